@@ -1,0 +1,188 @@
+"""The seam between a commit and whoever referees it.
+
+Two small protocols. ``PointerStore`` is a database that keeps one text per table and swaps it atomically (memory, SQLite,
+Postgres); ``Catalog`` is what the commit loop sees. ``pointer.py`` turns any PointerStore into a Catalog, ``foreign.py``
+does it for any PyIceberg catalog.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from frazil.format.metadata import TableMetadata
+from frazil.model import Ident
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The swap landed: the table now points to ``location``."""
+
+    location: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stale:
+    """The swap did not land, for certain. ``actual`` is the value found instead; None: the table is gone."""
+
+    actual: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """The swap was sent and no answer can be trusted. It may land now, later or never."""
+
+    cause: str
+
+
+Outcome = Committed | Stale | Unknown
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRecord:
+    """A commit id with what it did, kept beside the pointer and written in the swap's own transaction."""
+
+    table_uuid: str
+    commit_id: str
+    digest: str
+    """Names the operation: the same id with another digest is a mistake of the caller."""
+    snapshot_id: int | None
+    sequence_number: int
+    summary: Mapping[str, int] = field(default_factory=dict)
+    """Row, file and byte counts, so that a repeated call returns what the first one did."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    location: str
+    now_ms: int
+    """The referee's own clock (the host's where it has none)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """One table as it is now: read afresh in every attempt."""
+
+    location: str
+    metadata: TableMetadata
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """What a commit wants changed, as the REST specification's updates and requirements (plain JSON values)."""
+
+    updates: tuple[dict[str, Any], ...]
+    requirements: tuple[dict[str, Any], ...]
+    record: CommitRecord | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A swap ready to be sent, and sent again unchanged while its outcome is unknown."""
+
+    ident: Ident
+    head: Head
+    proposal: Proposal
+    location: str | None = None
+    """The new metadata file; None where the catalog's server writes it."""
+    metadata: TableMetadata | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    records_commit_ids: bool
+    """Commit ids are kept in the swap's own transaction; otherwise they live in the table's metadata only."""
+    stale_is_certain: bool
+    """A Stale answer proves that the swap did not and will not land. False for catalogs behind a network (rule P30)."""
+    atomic: bool = True
+    """False: the catalog has no compare-and-swap (Hive's lock); offered with a warning."""
+
+
+class PointerStore(Protocol):
+    """One text per table, swapped atomically. Implementations are thread-safe and survive fork by reconnecting."""
+
+    name: str
+    """The catalog's name in Iceberg's JDBC tables."""
+
+    def read(self, ident: Ident) -> Pointer:
+        """The current value, from the primary. Raises NoSuchTable, CatalogUnavailable."""
+
+    def swap(self, ident: Ident, expected: str, new: str, record: CommitRecord | None) -> Outcome:
+        """Set ``new`` where ``expected`` stands, with ``record`` in the same transaction (rule P5).
+
+        A record whose commit id is already there rolls everything back and answers Stale with the current value. Raises
+        CatalogUnavailable only when the swap was definitely not sent.
+        """
+
+    def find_commit(self, table_uuid: str, commit_id: str) -> CommitRecord | None: ...
+
+    def put_commit(self, record: CommitRecord) -> bool:
+        """Record a commit id without a swap (a write that matched nothing). False: it was already there."""
+
+    def insert(self, ident: Ident, location: str) -> None:
+        """Add a table. Raises TableExists, NoSuchNamespace."""
+
+    def delete(self, ident: Ident) -> str:
+        """Remove a table and return the value it had. Raises NoSuchTable."""
+
+    def rename(self, old: Ident, new: Ident) -> None:
+        """Raises NoSuchTable, TableExists, NoSuchNamespace."""
+
+    def pointers(self, namespace: tuple[str, ...] | None = None) -> dict[Ident, str]:
+        """All tables (or those directly in one namespace) with their values, from one statement: one instant."""
+
+    def namespaces(self) -> dict[tuple[str, ...], dict[str, str]]:
+        """Every namespace with its properties, implied parents and namespaces of tables included."""
+
+    def create_namespace(self, namespace: tuple[str, ...], properties: Mapping[str, str]) -> None:
+        """Raises NamespaceExists."""
+
+    def drop_namespace(self, namespace: tuple[str, ...]) -> None:
+        """Raises NoSuchNamespace, NamespaceNotEmpty."""
+
+    def close(self) -> None: ...
+
+
+class Catalog(Protocol):
+    """What the commit loop and the lake need of a referee."""
+
+    name: str
+    capabilities: Capabilities
+
+    def load(self, ident: Ident) -> Head:
+        """Raises NoSuchTable, CatalogUnavailable, CorruptMetadata."""
+
+    def prepare(self, ident: Ident, head: Head, proposal: Proposal) -> Prepared:
+        """Write, durably, whatever the swap will point to."""
+
+    def swap(self, prepared: Prepared) -> Outcome:
+        """Send it. May be called again with the same value: the second call is harmless."""
+
+    def discard(self, prepared: Prepared) -> None:
+        """Remove what prepare wrote, after the swap definitely lost."""
+
+    def find_commit(self, metadata: TableMetadata, commit_id: str) -> CommitRecord | None: ...
+
+    def record_commit(self, ident: Ident, head: Head, record: CommitRecord) -> None:
+        """Keep the id of a write that changed nothing (rule P12)."""
+
+    def create(self, ident: Ident, metadata: TableMetadata) -> Head:
+        """Raises TableExists, NoSuchNamespace."""
+
+    def register(self, ident: Ident, location: str) -> Head: ...
+
+    def drop(self, ident: Ident) -> str: ...
+
+    def rename(self, old: Ident, new: Ident) -> None: ...
+
+    def tables(self, namespace: tuple[str, ...] | None = None) -> list[Ident]: ...
+
+    def namespaces(self) -> dict[tuple[str, ...], dict[str, str]]: ...
+
+    def create_namespace(self, namespace: tuple[str, ...], properties: Mapping[str, str]) -> None: ...
+
+    def drop_namespace(self, namespace: tuple[str, ...]) -> None: ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,151 @@
+"""One rooted tree of errors. Every class answers three questions as attributes, so no caller reads message text:
+
+``retryable``               may the same call be made again as it is, with a chance of success?
+``safe_to_delete_staged``   is it certain that nothing the failed write staged can be live?
+``who_must_act``            "caller" (change the call), "operator" (change the world), "nobody" (call again)
+
+A message has up to three sentences: the problem, the evidence, what to do.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+if TYPE_CHECKING:
+    from frazil.model import Conflict
+
+Actor = Literal["caller", "operator", "nobody"]
+
+
+class FrazilError(Exception):
+    """The root: ``except frazil.FrazilError`` catches everything this library raises on purpose."""
+
+    retryable: ClassVar[bool] = False
+    safe_to_delete_staged: ClassVar[bool] = True
+    who_must_act: ClassVar[Actor] = "caller"
+
+    def __init__(self, problem: str, *, evidence: str | None = None, advice: str | None = None) -> None:
+        self.problem = problem
+        self.evidence = evidence
+        self.advice = advice
+        super().__init__(" ".join(_sentence(part) for part in (problem, evidence, advice) if part))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Exceptions pickle by calling the class with args, which would drop the keyword parts and any subclass fields.
+        return _rebuild, (type(self), self.args, self.__dict__.copy())
+
+
+class CommitFailed(FrazilError):
+    """The write definitely did not land; its staged files are gone. Base of ConflictError and RetriesExhausted."""
+
+
+class ConflictError(CommitFailed):
+    """Another writer committed something this write may not be rebased over. Redo the work from a fresh read."""
+
+    def __init__(
+        self,
+        problem: str,
+        *,
+        conflicts: tuple[Conflict, ...] = (),
+        evidence: str | None = None,
+        advice: str | None = None,
+    ) -> None:
+        self.conflicts = conflicts
+        super().__init__(problem, evidence=evidence, advice=advice)
+
+
+class RetriesExhausted(CommitFailed):
+    """Every allowed attempt lost its race or met a fault. Nothing conflicts: the same call may succeed later."""
+
+    retryable = True
+    who_must_act = "nobody"
+
+    def __init__(
+        self, problem: str, *, attempts: int = 0, evidence: str | None = None, advice: str | None = None
+    ) -> None:
+        self.attempts = attempts
+        super().__init__(problem, evidence=evidence, advice=advice)
+
+
+class CommitUnknown(FrazilError):
+    """Nobody could say whether the write landed. Nothing was deleted; send the same ``commit_id`` again to find out."""
+
+    retryable = True
+    safe_to_delete_staged = False
+    who_must_act = "operator"
+
+    def __init__(
+        self, problem: str, *, commit_id: str = "", evidence: str | None = None, advice: str | None = None
+    ) -> None:
+        self.commit_id = commit_id
+        super().__init__(problem, evidence=evidence, advice=advice)
+
+
+class InvalidInput(FrazilError):
+    """The call itself is wrong; nothing was written."""
+
+
+class SchemaMismatch(InvalidInput):
+    """The rows do not fit the table's schema; nothing was committed."""
+
+
+class NoSuchTable(FrazilError):
+    """No table has this name."""
+
+
+class NoSuchNamespace(FrazilError):
+    """No namespace has this name."""
+
+
+class NamespaceNotEmpty(FrazilError):
+    """The namespace still holds tables or namespaces."""
+
+
+class TableExists(FrazilError):
+    """A table of this name is already there."""
+
+
+class NamespaceExists(FrazilError):
+    """A namespace of this name is already there."""
+
+
+class Unsupported(FrazilError):
+    """The table or the request uses something this version does not do; it is refused whole, never half done."""
+
+
+class PermissionDenied(FrazilError):
+    """The catalog or the storage refused access."""
+
+    who_must_act = "operator"
+
+
+class CatalogUnavailable(FrazilError):
+    """The catalog cannot be reached. No commit was sent, or its outcome is known to be negative."""
+
+    retryable = True
+    who_must_act = "operator"
+
+
+class StorageError(FrazilError):
+    """A file could not be read or written: disk full, file missing, object store out of reach."""
+
+    retryable = True
+    who_must_act = "operator"
+
+
+class CorruptMetadata(StorageError):
+    """A metadata file, manifest list or manifest is missing or cannot be parsed."""
+
+    retryable = False
+
+
+def _sentence(text: str) -> str:
+    text = text.strip()
+    return text if text.endswith((".", "!", "?", ":", ")")) else text + "."
+
+
+def _rebuild(cls: type[FrazilError], args: tuple[Any, ...], state: dict[str, Any]) -> FrazilError:
+    error = cls.__new__(cls, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error

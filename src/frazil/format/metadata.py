@@ -1,0 +1,217 @@
+"""A table's metadata.json as a read-only view, and the pure function that applies updates to it.
+
+The JSON itself is the value: the commit path parses and prints it with orjson and never builds PyIceberg's model of
+all snapshots, whose cost grows with history. Schemas, specs and sort orders become PyIceberg objects when asked for.
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterator, Mapping
+from functools import cached_property, lru_cache
+from typing import Any
+
+import orjson
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table.name_mapping import NameMapping, parse_mapping_from_json
+from pyiceberg.table.sorting import SortOrder
+
+from frazil.errors import CorruptMetadata, Unsupported
+from frazil.model import Snapshot
+
+MAIN = "main"
+READABLE_VERSIONS = (1, 2)
+_REQUIRED = ("table-uuid", "location", "last-updated-ms", "last-column-id")
+_GZIP_MAGIC = b"\x1f\x8b"
+
+
+class TableMetadata:
+    """One metadata.json. Treat ``raw`` as frozen: other heads share parts of it."""
+
+    def __init__(self, raw: Mapping[str, Any]) -> None:
+        self.raw = raw
+
+    @staticmethod
+    def parse(data: bytes, location: str) -> TableMetadata:
+        """Parse a file's bytes. Raises CorruptMetadata and Unsupported (a version is never half read)."""
+        if data[:2] == _GZIP_MAGIC:
+            data = gzip.decompress(data)
+        try:
+            raw = orjson.loads(data)
+        except orjson.JSONDecodeError as error:
+            raise CorruptMetadata(
+                f"The metadata file {location} is not valid JSON", evidence=str(error), advice=_RESTORE
+            ) from error
+        version = raw.get("format-version") if isinstance(raw, dict) else None
+        if version is None or "location" not in raw:
+            raise CorruptMetadata(f"The file {location} is JSON, but not a table's metadata", advice=_RESTORE)
+        if version not in READABLE_VERSIONS:
+            raise Unsupported(
+                f"The table at {raw.get('location', location)} has Iceberg format version {version}",
+                advice="This release reads and writes format version 2 (and reads 1)",
+            )
+        missing = [key for key in _REQUIRED if key not in raw and not (version == 1 and key == "table-uuid")]
+        if missing:
+            raise CorruptMetadata(f"The metadata file {location} lacks {', '.join(missing)}", advice=_RESTORE)
+        return TableMetadata(raw)
+
+    def to_json(self) -> bytes:
+        return orjson.dumps(self.raw)
+
+    @property
+    def uuid(self) -> str:
+        return str(self.raw.get("table-uuid", ""))
+
+    @property
+    def location(self) -> str:
+        return str(self.raw["location"]).rstrip("/")
+
+    @property
+    def format_version(self) -> int:
+        return int(self.raw["format-version"])
+
+    @property
+    def last_sequence_number(self) -> int:
+        return int(self.raw.get("last-sequence-number", 0))
+
+    @property
+    def last_updated_ms(self) -> int:
+        return int(self.raw["last-updated-ms"])
+
+    @property
+    def last_column_id(self) -> int:
+        return int(self.raw["last-column-id"])
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        return self.raw.get("properties") or {}
+
+    # Schemas, specs, orders
+
+    @property
+    def current_schema_id(self) -> int:
+        return int(self.raw.get("current-schema-id", self.raw.get("schema", {}).get("schema-id", 0)))
+
+    @cached_property
+    def _schemas(self) -> dict[int, Mapping[str, Any]]:
+        found = self.raw.get("schemas") or [self.raw["schema"]]
+        return {int(schema.get("schema-id", 0)): schema for schema in found}
+
+    def schema(self, schema_id: int | None = None) -> Schema:
+        """The current schema, or the one with this id."""
+        return _schema(orjson.dumps(self._schemas[self.current_schema_id if schema_id is None else schema_id]))
+
+    def schemas(self) -> dict[int, Schema]:
+        return {schema_id: self.schema(schema_id) for schema_id in self._schemas}
+
+    @property
+    def default_spec_id(self) -> int:
+        return int(self.raw.get("default-spec-id", 0))
+
+    @cached_property
+    def _specs(self) -> dict[int, Mapping[str, Any]]:
+        specs = self.raw.get("partition-specs")
+        if specs is None:
+            specs = [{"spec-id": 0, "fields": self.raw.get("partition-spec", [])}]
+        return {int(spec["spec-id"]): spec for spec in specs}
+
+    def spec(self, spec_id: int | None = None) -> PartitionSpec:
+        """The default partition spec, or the one with this id."""
+        return _spec(orjson.dumps(self._specs[self.default_spec_id if spec_id is None else spec_id]))
+
+    def specs(self) -> dict[int, PartitionSpec]:
+        return {spec_id: self.spec(spec_id) for spec_id in self._specs}
+
+    @property
+    def default_sort_order_id(self) -> int:
+        return int(self.raw.get("default-sort-order-id", 0))
+
+    def sort_order(self) -> SortOrder:
+        for order in self.raw.get("sort-orders") or ():
+            if order["order-id"] == self.default_sort_order_id:
+                return SortOrder.model_validate(order)
+        return SortOrder(order_id=0)
+
+    @cached_property
+    def name_mapping(self) -> NameMapping | None:
+        """How to read files that carry no field ids (``schema.name-mapping.default``)."""
+        text = self.properties.get("schema.name-mapping.default")
+        return parse_mapping_from_json(text) if text else None
+
+    # Snapshots and refs
+
+    @cached_property
+    def _snapshots(self) -> dict[int, Mapping[str, Any]]:
+        return {snapshot["snapshot-id"]: snapshot for snapshot in self.raw.get("snapshots") or ()}
+
+    def has_snapshot(self, snapshot_id: int) -> bool:
+        return snapshot_id in self._snapshots
+
+    def snapshot(self, snapshot_id: int) -> Snapshot | None:
+        """The snapshot with this id, or None when it was never here or has expired."""
+        raw = self._snapshots.get(snapshot_id)
+        return None if raw is None else _snapshot(raw)
+
+    def snapshots(self) -> Iterator[Snapshot]:
+        """All snapshots kept, of every branch, in the order of the file."""
+        return (_snapshot(raw) for raw in self.raw.get("snapshots") or ())
+
+    @cached_property
+    def refs(self) -> Mapping[str, Mapping[str, Any]]:
+        """Branches and tags by name; ``main`` is there as soon as the table has a snapshot."""
+        refs = dict(self.raw.get("refs") or {})
+        current = self.raw.get("current-snapshot-id")
+        if MAIN not in refs and current is not None and current != -1:
+            refs[MAIN] = {"snapshot-id": current, "type": "branch"}
+        return refs
+
+    def ref_snapshot_id(self, ref: str = MAIN) -> int | None:
+        found = self.refs.get(ref)
+        return None if found is None else int(found["snapshot-id"])
+
+    def head_snapshot(self, ref: str = MAIN) -> Snapshot | None:
+        """The newest snapshot of a branch, or the one a tag names; None while there is none."""
+        snapshot_id = self.ref_snapshot_id(ref)
+        return None if snapshot_id is None else self.snapshot(snapshot_id)
+
+    def ancestors(self, snapshot_id: int | None) -> Iterator[Snapshot]:
+        """A snapshot, its parent, and so on, as far as the file still knows them."""
+        while snapshot_id is not None and (found := self.snapshot(snapshot_id)) is not None:
+            yield found
+            snapshot_id = found.parent_snapshot_id
+
+    def is_ancestor(self, snapshot_id: int, of: int | None) -> bool:
+        return any(each.snapshot_id == snapshot_id for each in self.ancestors(of))
+
+    def snapshot_log(self) -> list[tuple[int, int]]:
+        """(time in ms, snapshot id) each time ``main`` moved, oldest first."""
+        return [(entry["timestamp-ms"], entry["snapshot-id"]) for entry in self.raw.get("snapshot-log") or ()]
+
+
+_RESTORE = (
+    "Register the table again from an older file of its metadata folder: "
+    "frazil.connect(...).register_table(name, metadata_location)"
+)
+
+
+@lru_cache(maxsize=512)
+def _schema(data: bytes) -> Schema:
+    return Schema.model_validate_json(data)
+
+
+@lru_cache(maxsize=512)
+def _spec(data: bytes) -> PartitionSpec:
+    return PartitionSpec.model_validate_json(data)
+
+
+def _snapshot(raw: Mapping[str, Any]) -> Snapshot:
+    return Snapshot(
+        snapshot_id=raw["snapshot-id"],
+        parent_snapshot_id=raw.get("parent-snapshot-id"),
+        sequence_number=raw.get("sequence-number") or 0,
+        timestamp_ms=raw["timestamp-ms"],
+        manifest_list=raw.get("manifest-list"),
+        summary=raw.get("summary") or {},
+        schema_id=raw.get("schema-id"),
+    )

@@ -1,0 +1,219 @@
+"""Frozen values that travel along the path of the data. No I/O, no behaviour beyond reading oneself."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from frazil.errors import InvalidInput
+
+
+class Isolation(enum.StrEnum):
+    SERIALIZABLE = "serializable"
+    SNAPSHOT = "snapshot"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Ident:
+    """A table's name: its namespace, then its own name."""
+
+    namespace: tuple[str, ...]
+    name: str
+
+    @staticmethod
+    def parse(name: str | tuple[str, ...] | Ident) -> Ident:
+        """``"shop.events"``, ``("shop", "events")``, or with back-ticks where a name has a dot: ``"shop.`a.b`"``."""
+        if isinstance(name, Ident):
+            return name
+        parts = tuple(name) if isinstance(name, tuple | list) else _split_dotted(name)
+        if len(parts) < 2 or not all(isinstance(p, str) and p for p in parts):
+            raise InvalidInput(
+                f"{name!r} is not a table name",
+                advice="A table name has a namespace in front, as in 'shop.events'",
+            )
+        _check_levels(parts[:-1], name)
+        return Ident(parts[:-1], parts[-1])
+
+    def __str__(self) -> str:
+        return ".".join((*self.namespace, f"`{self.name}`" if "." in self.name else self.name))
+
+
+def parse_namespace(name: str | tuple[str, ...]) -> tuple[str, ...]:
+    """A namespace's levels, from ``"shop"``, ``"shop.eu"`` or ``("shop", "eu")``."""
+    parts = tuple(name) if isinstance(name, tuple | list) else _split_dotted(name)
+    if not parts or not all(isinstance(p, str) and p for p in parts):
+        raise InvalidInput(f"{name!r} is not a namespace", advice="Name at least one level, as in 'shop' or 'shop.eu'")
+    _check_levels(parts, name)
+    return parts
+
+
+def _check_levels(levels: tuple[str, ...], name: object) -> None:
+    # Iceberg's JDBC tables join the levels with dots, so a dot inside one could not be told from a separator.
+    bad = [level for level in levels if "." in level]
+    if bad:
+        raise InvalidInput(f"The namespace level {bad[0]!r} in {name!r} holds a dot, which catalogs cannot keep apart")
+
+
+def _split_dotted(text: str) -> tuple[str, ...]:
+    if not isinstance(text, str):
+        raise InvalidInput(f"A name must be text or a tuple of texts, not {type(text).__name__}")
+    parts: list[str] = []
+    current, quoted = "", False
+    for char in text.strip():
+        if char == "`":
+            quoted = not quoted
+        elif char == "." and not quoted:
+            parts.append(current)
+            current = ""
+        else:
+            current += char
+    if quoted:
+        raise InvalidInput(f"The name {text!r} opens a back-tick and does not close it")
+    return (*parts, current)
+
+
+class Content(enum.IntEnum):
+    """What a file holds; the numbers are the Iceberg specification's."""
+
+    DATA = 0
+    POSITION_DELETES = 1
+    EQUALITY_DELETES = 2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DataFile:
+    """One immutable file as a manifest describes it.
+
+    Attribute names equal PyIceberg's ``DataFile``, so its evaluators take this value as it is. Partition values are in
+    Iceberg's internal form (days, micros, …: integers; decimals: Decimal; uuid and fixed: bytes or UUID as read).
+    """
+
+    file_path: str
+    record_count: int
+    file_size_in_bytes: int
+    spec_id: int = 0
+    partition: tuple[Any, ...] = ()
+    content: Content = Content.DATA
+    file_format: str = "PARQUET"
+    column_sizes: Mapping[int, int] = field(default_factory=dict)
+    value_counts: Mapping[int, int] = field(default_factory=dict)
+    null_value_counts: Mapping[int, int] = field(default_factory=dict)
+    nan_value_counts: Mapping[int, int] = field(default_factory=dict)
+    lower_bounds: Mapping[int, bytes] = field(default_factory=dict)
+    upper_bounds: Mapping[int, bytes] = field(default_factory=dict)
+    key_metadata: bytes | None = None
+    split_offsets: tuple[int, ...] = ()
+    equality_ids: tuple[int, ...] = ()
+    sort_order_id: int | None = None
+    referenced_data_file: str | None = None
+
+
+class Status(enum.IntEnum):
+    EXISTING = 0
+    ADDED = 1
+    DELETED = 2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Entry:
+    """A manifest's line about one file. ``None``: inherited from the manifest list, as the specification says."""
+
+    status: Status
+    file: DataFile
+    snapshot_id: int | None = None
+    sequence_number: int | None = None
+    file_sequence_number: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FieldSummary:
+    """The range of one partition field over a manifest; names as PyIceberg's evaluators expect them."""
+
+    contains_null: bool
+    contains_nan: bool | None = None
+    lower_bound: bytes | None = None
+    upper_bound: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A manifest list's line about one manifest."""
+
+    manifest_path: str
+    manifest_length: int
+    partition_spec_id: int
+    content: int
+    """0 = data, 1 = deletes."""
+    sequence_number: int
+    min_sequence_number: int
+    added_snapshot_id: int
+    added_files_count: int = 0
+    existing_files_count: int = 0
+    deleted_files_count: int = 0
+    added_rows_count: int = 0
+    existing_rows_count: int = 0
+    deleted_rows_count: int = 0
+    partitions: tuple[FieldSummary, ...] = ()
+    key_metadata: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One version of a table's rows."""
+
+    snapshot_id: int
+    parent_snapshot_id: int | None
+    sequence_number: int
+    timestamp_ms: int
+    manifest_list: str | None
+    summary: Mapping[str, str] = field(default_factory=dict)
+    schema_id: int | None = None
+
+    @property
+    def operation(self) -> str:
+        return self.summary.get("operation", "unknown")
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """Evidence that one winner's commit and my operation cannot both stand."""
+
+    check: str
+    detail: str
+    snapshot_id: int | None = None
+    operation: str | None = None
+    files: tuple[str, ...] = ()
+    advice: str = ""
+
+    def __str__(self) -> str:
+        winner = f" (snapshot {self.snapshot_id}, {self.operation})" if self.snapshot_id is not None else ""
+        return f"{self.check}: {self.detail}{winner}"
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What a write did. ``changed=False``: nothing matched, no snapshot was made, ``snapshot_id`` is the head's."""
+
+    snapshot_id: int | None
+    sequence_number: int
+    commit_id: str
+    attempts: int = 1
+    rebased_over: int = 0
+    """How many commits of others landed between this write's first look at the table and its own commit."""
+    group_size: int = 1
+    group_index: int = 0
+    shared: bool = False
+    elapsed: float = 0.0
+    already_committed: bool = False
+    changed: bool = True
+    engine: str = "arrow"
+    rows_inserted: int = 0
+    rows_updated: int = 0
+    rows_deleted: int = 0
+    files_added: int = 0
+    files_removed: int = 0
+    bytes_written: int = 0
+    rolled_back: bool = False
+    """The write landed, and a later rollback took it out of the branch's history; it is not sent again."""
