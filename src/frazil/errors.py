@@ -133,6 +133,10 @@ class StorageError(FrazilError):
     who_must_act = "operator"
 
 
+class DiskFull(StorageError):
+    """There is no room left to write. Waiting does not help, so a commit does not repeat it by itself."""
+
+
 class CorruptMetadata(StorageError):
     """A metadata file, manifest list or manifest is missing or cannot be parsed."""
 

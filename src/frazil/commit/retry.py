@@ -17,7 +17,7 @@ _PROPERTIES = {
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """``tries`` attempts at the race, ``fault_tries`` repeats after transient faults, all within ``total_s`` seconds."""
+    """``tries`` attempts at the race, ``fault_tries`` repeats after transient faults, within ``total_s`` seconds."""
 
     tries: int = 16
     base_ms: float = 50

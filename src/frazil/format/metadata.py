@@ -123,6 +123,20 @@ class TableMetadata:
     def specs(self) -> dict[int, PartitionSpec]:
         return {spec_id: self.spec(spec_id) for spec_id in self._specs}
 
+    def spec_schema(self, spec_id: int) -> Schema:
+        """A schema that knows every source column of a spec: a column may be dropped after files were written by it."""
+        sources = {field.source_id for field in self.spec(spec_id).fields}
+        newest_first = (self.current_schema_id, *sorted(self._schemas, reverse=True))
+        for schema_id in newest_first:
+            if sources <= self.schema(schema_id).field_ids:
+                return self.schema(schema_id)
+        raise CorruptMetadata(f"No schema of the table at {self.location} has all source columns of spec {spec_id}")
+
+    @property
+    def metadata_folder(self) -> str:
+        """Where metadata files, manifest lists and manifests go."""
+        return str(self.properties.get("write.metadata.path") or f"{self.location}/metadata").rstrip("/")
+
     @property
     def default_sort_order_id(self) -> int:
         return int(self.raw.get("default-sort-order-id", 0))

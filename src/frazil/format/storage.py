@@ -10,7 +10,9 @@ import contextlib
 import errno
 import io
 import os
+import re
 import threading
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -19,10 +21,11 @@ from urllib.parse import urlparse
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from frazil.errors import FrazilError, InvalidInput, PermissionDenied, StorageError, Unsupported
+from frazil.errors import DiskFull, FrazilError, InvalidInput, PermissionDenied, StorageError, Unsupported
 
 LOCAL_SCHEMES = frozenset({"", "file"})
 REMOTE_SCHEMES = frozenset({"s3", "s3a", "s3n", "gs", "gcs", "abfs", "abfss", "oss", "hdfs", "viewfs"})
+_SAME_STORE = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +47,37 @@ class Backend(Protocol):
     def list(self, prefix: str) -> Iterator[FileInfo]: ...
 
 
+class ParsedFiles:
+    """What was parsed from immutable files lately, by path. Nothing here can be out of date: files never change."""
+
+    def __init__(self, size: int = 128) -> None:
+        self._size = size
+        self._values: OrderedDict[str, Any] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, path: str) -> Any:
+        with self._lock:
+            if path in self._values:
+                self._values.move_to_end(path)
+            return self._values.get(path)
+
+    def put(self, path: str, value: Any) -> None:
+        with self._lock:
+            self._values[path] = value
+            self._values.move_to_end(path)
+            while len(self._values) > self._size:
+                self._values.popitem(last=False)
+
+
 class Storage:
     """Routes each path to its kind of storage. ``properties`` are PyIceberg's FileIO properties (``s3.endpoint`` …)."""
 
     def __init__(self, properties: Mapping[str, str] | None = None) -> None:
         self.properties = dict(properties or {})
+        self.parsed = ParsedFiles()
         self._backends: dict[str, Backend] = {}
+        self._grants: dict[str, RemoteBackend] = {}
+        self._pid = os.getpid()
         self._lock = threading.Lock()
 
     def read(self, path: str) -> bytes:
@@ -68,9 +96,29 @@ class Storage:
             return self._backend(path).open_input(path)
 
     def open_output(self, path: str) -> pa.NativeFile:
-        """A stream to a new file; call ``sync`` with its path once it is closed."""
+        """A stream to a new file; call ``sync`` with its path once it is closed.
+
+        Closing completes the file, even one half written: ``output`` is for writers that may fail in between.
+        """
         with _translated("write", path):
             return self._backend(path).open_output(path)
+
+    @contextlib.contextmanager
+    def output(self, path: str) -> Iterator[pa.NativeFile]:
+        """A stream to a new, durable file. A block that fails leaves no file behind."""
+        stream = self.open_output(path)
+        try:
+            yield stream
+            with _translated("write", path):
+                stream.close()
+            self.sync([path])
+        except BaseException:
+            # An object store completes the upload when the stream is closed and has no way to abandon it, so the
+            # truncated object comes into being and goes at once. Nothing refers to it: its name is fresh.
+            with contextlib.suppress(Exception):
+                stream.close()
+            self.delete([path])
+            raise
 
     def sync(self, paths: Iterable[str]) -> None:
         """Make closed files durable, folders included."""
@@ -92,7 +140,16 @@ class Storage:
 
     def list(self, prefix: str) -> Iterator[FileInfo]:
         """Every file under a folder."""
-        return self._backend(prefix).list(prefix)
+        with _translated("list", prefix):
+            yield from self._backend(prefix).list(prefix)
+
+    def grant(self, prefix: str, properties: Mapping[str, str]) -> None:
+        """Use other credentials for the files of one table, as REST catalogs vend them; they replace earlier ones."""
+        granted = {**self.properties, **properties}
+        with self._lock:
+            known = self._grants.get(prefix)
+            if known is None or known.properties != granted:
+                self._grants[prefix] = RemoteBackend(granted)
 
     def fs(self, path: str) -> Any:
         """The pyarrow file system behind a remote path."""
@@ -100,12 +157,26 @@ class Storage:
 
     def _backend(self, path: str) -> Backend:
         scheme = urlparse(path).scheme if "://" in path or path.startswith(("file:", "memory:")) else ""
-        key = "file" if scheme in LOCAL_SCHEMES else scheme
+        key = "file" if scheme in LOCAL_SCHEMES else _SAME_STORE.get(scheme, scheme)
         with self._lock:
+            self._leave_parents_connections()
+            if self._grants and key in REMOTE_SCHEMES and (granted := self._granted(path)) is not None:
+                return granted
             backend = self._backends.get(key)
             if backend is None:
                 backend = self._backends[key] = self._open(key, path)
             return backend
+
+    def _granted(self, path: str) -> Backend | None:
+        prefixes = [prefix for prefix in self._grants if path.startswith(prefix.rstrip("/") + "/")]
+        return self._grants[max(prefixes, key=len)] if prefixes else None
+
+    def _leave_parents_connections(self) -> None:
+        # A connection that two processes use mixes up their answers.
+        if self._pid != os.getpid():
+            self._pid = os.getpid()
+            self._backends = {key: each for key, each in self._backends.items() if not isinstance(each, RemoteBackend)}
+            self._grants = {prefix: RemoteBackend(each.properties) for prefix, each in self._grants.items()}
 
     def _open(self, scheme: str, path: str) -> Backend:
         if scheme == "file":
@@ -141,6 +212,12 @@ def local_path(location: str) -> str:
 
 def is_local(location: str) -> bool:
     return "://" not in location or location.startswith("file:")
+
+
+def canonical(location: str) -> str:
+    """The form for new metadata, without a slash at the end: Hadoop's ``s3a://`` and ``s3n://`` are ``s3://``."""
+    scheme, separator, rest = location.partition("://")
+    return (f"{_SAME_STORE.get(scheme, scheme)}{separator}{rest}").rstrip("/") or location
 
 
 class LocalBackend:
@@ -281,11 +358,15 @@ class RemoteBackend:
     def __init__(self, properties: Mapping[str, str]) -> None:
         from pyiceberg.io.pyarrow import PyArrowFileIO
 
-        self._io = PyArrowFileIO(dict(properties))
+        self.properties = dict(properties)
+        self._io = PyArrowFileIO(_with_s3_defaults(properties))
 
     def _locate(self, path: str) -> tuple[pafs.FileSystem, str]:
-        scheme, netloc, key = self._io.parse_location(path, self._io.properties)
-        return self._io.fs_by_scheme(scheme, netloc), key
+        # Not PyIceberg's parser: it reads a path as a URL and loses what follows a "#" or "?" in a key.
+        scheme, _, rest = path.partition("://")
+        netloc, slash, inside = rest.partition("/")
+        key = slash + inside if scheme in ("hdfs", "viewfs") else rest
+        return self._io.fs_by_scheme(_SAME_STORE.get(scheme, scheme), netloc), key
 
     def read(self, path: str) -> bytes:
         fs, key = self._locate(path)
@@ -305,7 +386,7 @@ class RemoteBackend:
         return fs.open_output_stream(key)
 
     def sync(self, paths: Iterable[str]) -> None:
-        pass
+        """An upload is acknowledged when it is durable."""
 
     def delete(self, path: str) -> None:
         fs, key = self._locate(path)
@@ -314,9 +395,20 @@ class RemoteBackend:
     def list(self, prefix: str) -> Iterator[FileInfo]:
         fs, key = self._locate(prefix)
         root = prefix[: len(prefix) - len(key)]
-        for info in fs.get_file_info(pafs.FileSelector(key, recursive=True, allow_not_found=True)):
+        for info in fs.get_file_info(pafs.FileSelector(key.rstrip("/"), recursive=True, allow_not_found=True)):
             if info.type == pafs.FileType.File:
                 yield FileInfo(root + info.path, info.size, int((info.mtime_ns or 0) // 1_000_000))
+
+
+def _with_s3_defaults(properties: Mapping[str, str]) -> dict[str, str]:
+    found = dict(properties)
+    if "s3.region" not in found and "client.region" not in found:
+        # Without a region PyIceberg asks Amazon where the bucket is, which another store's bucket never is.
+        region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+        if region or "s3.endpoint" in found:
+            found["s3.region"] = region or "us-east-1"
+    # Arrow's own limits are 1 s and 3 s: too short for a busy store, and a slow answer is not a lost one.
+    return {"s3.connect-timeout": "5", "s3.request-timeout": "30", **found}
 
 
 def _remote_fs(backend: Backend, path: str) -> Any:
@@ -339,18 +431,41 @@ def _translated(verb: str, path: str) -> Iterator[None]:
 def storage_error(error: OSError, problem: str) -> FrazilError:
     """An OSError as the error of ours that says who must act."""
     text = str(error)
+    aws = _AWS_ERROR.search(text)
     if error.errno in (errno.ENOSPC, errno.EDQUOT) or "No space left" in text:
-        return StorageError(
+        return DiskFull(
             f"{problem}: the disk is full", advice="Free some space, then call again; nothing was committed"
         )
     if (
         isinstance(error, PermissionError)
         or error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
-        or "ACCESS_DENIED" in text
+        or (aws is not None and aws[1] in _AWS_DENIED)
     ):
         return PermissionDenied(
             f"{problem}: access is denied",
             evidence=error.strerror or text,
             advice="Check the folder's owner and mode, or the store's credentials",
         )
+    if aws is not None and aws[1] == "NO_SUCH_BUCKET":
+        return StorageError(f"{problem}: the bucket does not exist", advice="Create it, or correct the warehouse")
+    if aws is not None and aws[1] == "NETWORK_CONNECTION":
+        return StorageError(
+            f"{problem}: the object store cannot be reached",
+            evidence=text.partition("Details: ")[2] or text,
+            advice="Check s3.endpoint in properties=, and that the store is up",
+        )
     return StorageError(f"{problem}: {error.strerror or text}")
+
+
+# Arrow passes an AWS error's code on inside the message only.
+_AWS_ERROR = re.compile(r"AWS Error ([A-Z_]+)")
+_AWS_DENIED = frozenset(
+    {
+        "ACCESS_DENIED",
+        "INVALID_ACCESS_KEY_ID",
+        "INVALID_CLIENT_TOKEN_ID",
+        "INVALID_SIGNATURE",
+        "MISSING_AUTHENTICATION_TOKEN",
+    }
+    | {"SIGNATURE_DOES_NOT_MATCH", "UNRECOGNIZED_CLIENT", "REQUEST_EXPIRED", "EXPIRED_TOKEN"}
+)

@@ -1,0 +1,513 @@
+"""The commit loop.
+
+    operation ──▶ ┌ attempt ──────────────────────────────────────────────────────┐ ──▶ Commit
+                  │ read head → landed already? → checks → build → prepare → swap │
+                  └─ Stale: wait, again   Unknown: find out   conflict: stop ─────┘
+
+Rows are staged before the loop and never rewritten by it. Everything an attempt computes from a head dies with the
+attempt, except the operation's own manifests, which depend on no head.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, assert_never
+
+from frazil import observe
+from frazil.catalog.base import (
+    Catalog,
+    CommitRecord,
+    Committed,
+    Head,
+    Outcome,
+    Prepared,
+    Proposal,
+    Stale,
+    Unknown,
+)
+from frazil.catalog.records import COMMIT_DIGEST, COMMIT_ID, find_record
+from frazil.commit.conflicts import conflicts
+from frazil.commit.manifests import OperationManifests
+from frazil.commit.operations import Append, Operation
+from frazil.commit.rebase import add_snapshot, metadata_change, snapshot_json
+from frazil.commit.retry import Retry
+from frazil.errors import (
+    CatalogUnavailable,
+    CommitUnknown,
+    ConflictError,
+    CorruptMetadata,
+    DiskFull,
+    FrazilError,
+    InvalidInput,
+    NoSuchTable,
+    RetriesExhausted,
+    StorageError,
+    Unsupported,
+)
+from frazil.format.metadata import MAIN, TableMetadata
+from frazil.format.storage import Storage
+from frazil.format.updates import next_time_ms
+from frazil.model import Commit, Conflict, Ident
+from frazil.runtime import SYSTEM, Runtime
+
+
+class Phase(enum.StrEnum):
+    """Named moments of an attempt, so that a test can hold one writer there and let another one go first."""
+
+    HEAD_READ = "head read"
+    PREPARED = "prepared"
+    SWAPPED = "swapped"
+    WAITING = "waiting"
+
+
+OnPhase = Callable[[Phase, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Which commit this is, over all attempts, processes and crashes."""
+
+    commit_id: str
+    digest: str
+    given: bool
+    """The caller chose the id, so it is looked up before anything is sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitContext:
+    """Where to commit."""
+
+    catalog: Catalog
+    storage: Storage
+    ident: Ident
+    runtime: Runtime = SYSTEM
+    on_phase: OnPhase = field(default=lambda _phase, _attempt: None)
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What one attempt proposes, with the files that only this attempt references."""
+
+    proposal: Proposal
+    snapshot_id: int | None
+    sequence_number: int
+    written: tuple[str, ...] = ()
+
+
+def commit(context: CommitContext, operation: Operation, identity: Identity, retry: Retry) -> Commit:
+    """Commit one operation, or raise an error that says what is known about its fate."""
+    return _Loop(context, operation, identity, retry).run()
+
+
+def find_commit(catalog: Catalog, metadata: TableMetadata, identity: Identity, branch: str = MAIN) -> Commit | None:
+    """The earlier commit with this id, if there is one. The same id with another operation is the caller's mistake."""
+    record = catalog.find_commit(metadata, identity.commit_id) or find_record(metadata, identity.commit_id)
+    if record is None:
+        return None
+    if record.digest and record.digest != identity.digest:
+        raise InvalidInput(
+            f"The commit id {identity.commit_id!r} was already used on this table for another operation",
+            advice="A commit id names one write; repeat it only to repeat that write",
+        )
+    rolled_back = record.snapshot_id is not None and _is_rolled_back(metadata, record.snapshot_id, branch)
+    observe.log.warning(
+        "commit id %s was already committed%s; nothing is sent again",
+        identity.commit_id,
+        " and has been rolled back since" if rolled_back else "",
+        extra={"event": "commit.already", "commit_id": identity.commit_id, "rolled_back": rolled_back},
+    )
+    earlier = Commit(
+        snapshot_id=record.snapshot_id,
+        sequence_number=record.sequence_number,
+        commit_id=identity.commit_id,
+        attempts=0,
+        already_committed=True,
+        changed=record.snapshot_id is not None,
+        rolled_back=rolled_back,
+    )
+    counts: dict[str, Any] = dict(record.summary)
+    return replace(earlier, **counts)
+
+
+def _is_rolled_back(metadata: TableMetadata, snapshot_id: int, branch: str) -> bool:
+    # A snapshot that has expired cannot be told from a rolled back one; only a kept one outside history is evidence.
+    return metadata.has_snapshot(snapshot_id) and not metadata.is_ancestor(
+        snapshot_id, of=metadata.ref_snapshot_id(branch)
+    )
+
+
+class _Loop:
+    """One operation's way to its outcome. Lives for one call."""
+
+    def __init__(self, context: CommitContext, operation: Operation, identity: Identity, retry: Retry) -> None:
+        self._catalog = context.catalog
+        self._context = context
+        self._runtime = context.runtime
+        self._operation = operation
+        self._identity = identity
+        self._retry = retry
+        self._manifests = (
+            OperationManifests(operation, context.storage, context.runtime) if isinstance(operation, Append) else None
+        )
+        # The same over all attempts: an earlier one that landed unnoticed is recognised by it.
+        self._snapshot_id = context.runtime.new_snapshot_id()
+        self._started = context.runtime.monotonic()
+        self._attempt = 0
+        self._lost = 0
+        self._faults = 0
+        self._base: TableMetadata | None = None
+        self._found_in: TableMetadata | None = None
+        self._in_doubt = False
+
+    def run(self) -> Commit:
+        try:
+            while True:
+                self._attempt += 1
+                began = self._runtime.monotonic()
+                try:
+                    done = self._try_once(began)
+                except (CatalogUnavailable, StorageError) as fault:
+                    if isinstance(fault, DiskFull | CorruptMetadata):
+                        raise
+                    self._log("fault", began, type(fault).__name__)
+                    self._repeat_after_fault(fault)
+                    continue
+                if done is not None:
+                    observe.finished(self._operation.name, self._elapsed())
+                    return done
+                self._repeat_after_loss()
+        except BaseException as error:
+            self._clean_up_after(error)
+            raise
+
+    def _try_once(self, began: float) -> Commit | None:
+        """One attempt. None: the race was lost, for certain, and nothing of the attempt is left."""
+        head = self._catalog.load(self._context.ident)
+        if self._base is None:
+            self._base = head.metadata
+        self._phase(Phase.HEAD_READ)
+        if self._landed(head.metadata):
+            self._found_in = head.metadata
+            return self._success(head.metadata)
+        if self._identity.given:
+            found = find_commit(self._catalog, head.metadata, self._identity, self._branch)
+            if found is not None:
+                self._remove_everything()
+                return replace(found, attempts=self._attempt, elapsed=self._elapsed())
+        self._check(head.metadata, began)
+        draft = self._build(head)
+        if draft is None:
+            return self._nothing_to_do(head)
+        try:
+            prepared = self._catalog.prepare(self._context.ident, head, draft.proposal)
+        except BaseException:
+            self._context.storage.delete(draft.written)
+            raise
+        self._phase(Phase.PREPARED)
+        outcome = self._settled(self._swap(prepared, draft), prepared, draft)
+        self._phase(Phase.SWAPPED)
+        return self._conclude(outcome, prepared, draft, began)
+
+    def _swap(self, prepared: Prepared, draft: Draft) -> Outcome:
+        self._in_doubt = True
+        try:
+            return self._catalog.swap(prepared)
+        except CatalogUnavailable:
+            # By contract: it was definitely not sent.
+            self._in_doubt = False
+            self._withdraw(prepared, draft)
+            raise
+
+    def _withdraw(self, prepared: Prepared, draft: Draft) -> None:
+        self._catalog.discard(prepared)
+        self._context.storage.delete(draft.written)
+
+    def _conclude(self, outcome: Outcome, prepared: Prepared, draft: Draft, began: float) -> Commit | None:
+        match outcome:
+            case Committed():
+                self._in_doubt = False
+                self._log("committed", began)
+                return self._success(prepared.head.metadata, draft)
+            case Stale():
+                self._in_doubt = False
+                self._log("stale", began)
+                self._withdraw(prepared, draft)
+                return None
+            case Unknown():
+                self._log("unknown", began, outcome.cause)
+                raise CommitUnknown(
+                    f"Nobody can say whether this {self._operation.name} on {self._context.ident} was committed",
+                    commit_id=self._identity.commit_id,
+                    evidence=outcome.cause,
+                    advice=f"Nothing was deleted. Send it again with commit_id={self._identity.commit_id!r}: "
+                    "it is found if it landed, and committed if it did not",
+                )
+            case _:
+                assert_never(outcome)
+
+    # Building
+
+    def _check(self, head: TableMetadata, began: float) -> None:
+        if head.format_version != 2:
+            raise Unsupported(
+                f"The table {self._context.ident} has format version {head.format_version}; only version 2 is written",
+                advice="Upgrade the table with an engine of your choice (ALTER TABLE … SET ('format-version'='2'))",
+            )
+        found = conflicts(self._operation, head)
+        if found:
+            self._log("conflict", began, ", ".join(str(each.check) for each in found))
+            observe.refused(self._operation.name, found)
+            raise conflict_error(self._operation.name, self._context.ident, found)
+
+    def _build(self, head: Head) -> Draft | None:
+        if isinstance(self._operation, Append):
+            return self._build_append(self._operation, head)
+        change = metadata_change(self._operation, head.metadata)
+        if change is None:
+            return None
+        record = self._record(None, head.metadata.last_sequence_number)
+        return Draft(Proposal(*change, record=record), None, head.metadata.last_sequence_number)
+
+    def _build_append(self, operation: Append, head: Head) -> Draft | None:
+        if not operation.files:
+            return None
+        assert self._manifests is not None
+        metadata = head.metadata
+        parent = metadata.head_snapshot(operation.branch)
+        number = metadata.last_sequence_number + 1
+        manifest_list = self._manifests.write_list(
+            metadata, parent, snapshot_id=self._snapshot_id, sequence_number=number, attempt=self._attempt
+        )
+        snapshot = snapshot_json(
+            operation,
+            metadata,
+            parent,
+            snapshot_id=self._snapshot_id,
+            sequence_number=number,
+            timestamp_ms=next_time_ms(metadata, head.now_ms),
+            manifest_list=manifest_list,
+            identity=self._summary_identity(),
+        )
+        updates, requirements = add_snapshot(metadata, operation.branch, snapshot)
+        record = self._record(self._snapshot_id, number) if self._identity.given else None
+        return Draft(Proposal(updates, requirements, record), self._snapshot_id, number, (manifest_list,))
+
+    def _summary_identity(self) -> dict[str, str]:
+        summary = {COMMIT_ID: self._identity.commit_id}
+        if self._identity.given:
+            summary[COMMIT_DIGEST] = self._identity.digest
+        return summary
+
+    def _record(self, snapshot_id: int | None, sequence_number: int) -> CommitRecord:
+        return CommitRecord(
+            table_uuid=self._operation.table_uuid,
+            commit_id=self._identity.commit_id,
+            digest=self._identity.digest,
+            snapshot_id=snapshot_id,
+            sequence_number=sequence_number,
+            summary=self._counts(),
+        )
+
+    def _counts(self) -> Mapping[str, int]:
+        if not isinstance(self._operation, Append):
+            return {}
+        return {
+            "rows_inserted": self._operation.rows,
+            "files_added": len(self._operation.files),
+            "bytes_written": self._operation.bytes,
+        }
+
+    # Outcomes
+
+    def _settled(self, outcome: Outcome, prepared: Prepared, draft: Draft) -> Outcome:
+        """Turn an answer that proves nothing into one that does, where that is possible (rules P9 and P30)."""
+        if isinstance(outcome, Stale) and not self._catalog.capabilities.stale_is_certain:
+            return self._search(prepared, draft)
+        repeats = 0
+        while isinstance(outcome, Unknown) and repeats <= max(self._retry.fault_tries, 1):
+            if repeats:
+                self._sleep(repeats - 1)
+            repeats += 1
+            outcome = self._send_again(prepared, draft)
+        return outcome
+
+    def _send_again(self, prepared: Prepared, draft: Draft) -> Outcome:
+        # The identical swap: harmless if the first one landed, and if it is still under way this one fences it off.
+        try:
+            outcome = self._catalog.swap(prepared)
+            return self._search(prepared, draft) if isinstance(outcome, Stale) else outcome
+        except CatalogUnavailable as error:
+            return Unknown(error.problem)
+
+    def _search(self, prepared: Prepared, draft: Draft) -> Outcome:
+        """Look for my commit in a fresh head. Absence is believed only where history is whole."""
+        try:
+            head = self._catalog.load(self._context.ident)
+            record = self._catalog.find_commit(head.metadata, self._identity.commit_id)
+        except NoSuchTable:
+            return Unknown("the table is gone, and with it every trace of the commit")
+        except (CatalogUnavailable, StorageError) as error:
+            return Unknown(error.problem)
+        if self._landed(head.metadata) or self._names(head, prepared) or (record is not None and self._is_mine(record)):
+            self._found_in = head.metadata
+            return Committed(head.location)
+        if head.location == prepared.head.location:
+            return Unknown("the head has not moved since the swap was sent, so it may still land")
+        if not self._history_is_whole(head.metadata, prepared, draft):
+            return Unknown("history between the base and the head is broken, so absence proves nothing")
+        return Stale(head.location)
+
+    def _is_mine(self, record: CommitRecord) -> bool:
+        return record.digest == self._identity.digest and record.snapshot_id in (None, self._snapshot_id)
+
+    def _landed(self, head: TableMetadata) -> bool:
+        return isinstance(self._operation, Append) and head.has_snapshot(self._snapshot_id)
+
+    @staticmethod
+    def _names(head: Head, prepared: Prepared) -> bool:
+        if prepared.location is None:
+            return False
+        log = {entry["metadata-file"] for entry in head.metadata.raw.get("metadata-log") or ()}
+        return prepared.location == head.location or prepared.location in log
+
+    def _history_is_whole(self, head: TableMetadata, prepared: Prepared, draft: Draft) -> bool:
+        if draft.snapshot_id is None:
+            # A change without a snapshot leaves its trace in the log of metadata files only.
+            return any(entry["metadata-file"] == prepared.head.location for entry in head.raw.get("metadata-log") or ())
+        base = prepared.head.metadata.ref_snapshot_id(self._branch)
+        chain = list(head.ancestors(head.ref_snapshot_id(self._branch)))
+        if base is None:
+            return not chain or chain[-1].parent_snapshot_id is None
+        return any(each.snapshot_id == base for each in chain)
+
+    def _success(self, head: TableMetadata, draft: Draft | None = None) -> Commit:
+        """``head``: what the commit landed on (with ``draft``), or a later head that has it."""
+        if self._manifests is not None:
+            self._manifests.remove_unused()
+        if draft is not None:
+            snapshot_id, number = draft.snapshot_id, draft.sequence_number
+            newest = head.ref_snapshot_id(self._branch)
+        else:
+            landed = head.snapshot(self._snapshot_id)
+            assert landed is not None
+            snapshot_id, number, newest = landed.snapshot_id, landed.sequence_number, landed.parent_snapshot_id
+        done = Commit(
+            snapshot_id=snapshot_id if snapshot_id is not None else head.ref_snapshot_id(MAIN),
+            sequence_number=number,
+            commit_id=self._identity.commit_id,
+            attempts=self._attempt,
+            rebased_over=self._rebased_over(head, newest),
+            elapsed=self._elapsed(),
+            rolled_back=self._found_in is not None and _is_rolled_back(self._found_in, self._snapshot_id, self._branch),
+        )
+        counts: dict[str, Any] = dict(self._counts())
+        return replace(done, **counts)
+
+    def _rebased_over(self, head: TableMetadata, newest: int | None) -> int:
+        base = self._base.ref_snapshot_id(self._branch) if self._base is not None else None
+        count = 0
+        for each in head.ancestors(newest):
+            if each.snapshot_id == base:
+                break
+            count += 1
+        return count
+
+    def _nothing_to_do(self, head: Head) -> Commit:
+        if self._identity.given:
+            record = self._record(None, head.metadata.last_sequence_number)
+            self._catalog.record_commit(self._context.ident, head, replace(record, summary={}))
+        return Commit(
+            snapshot_id=head.metadata.ref_snapshot_id(self._branch),
+            sequence_number=head.metadata.last_sequence_number,
+            commit_id=self._identity.commit_id,
+            attempts=self._attempt,
+            elapsed=self._elapsed(),
+            changed=False,
+        )
+
+    # Waiting
+
+    def _repeat_after_loss(self) -> None:
+        self._lost += 1
+        if self._lost >= self._retry.tries:
+            raise RetriesExhausted(
+                f"The {self._operation.name} on {self._context.ident} lost {self._lost} races in a row and gave up",
+                attempts=self._attempt,
+                evidence=f"It tried for {self._elapsed():.1f} s; each time another writer committed first",
+                advice="Nothing was committed and nothing conflicts: call again, or allow more with "
+                "retry=frazil.Retry(tries=…) or the table property commit.retry.num-retries",
+            )
+        observe.retried("lost race")
+        self._wait(self._lost - 1)
+
+    def _repeat_after_fault(self, fault: FrazilError) -> None:
+        self._faults += 1
+        if self._faults > self._retry.fault_tries:
+            raise fault
+        observe.retried("fault")
+        self._wait(self._faults - 1)
+
+    def _wait(self, n: int) -> None:
+        wait = self._retry.wait_s(n, self._runtime.random())
+        if self._retry.total_s is not None and self._elapsed() + wait > self._retry.total_s:
+            raise RetriesExhausted(
+                f"The {self._operation.name} on {self._context.ident} used up its time of {self._retry.total_s:g} s",
+                attempts=self._attempt,
+                evidence=f"{self._lost} races were lost and {self._faults} faults met",
+                advice="Nothing was committed: call again, or allow more with retry=frazil.Retry(total_s=…) "
+                "or the table property commit.retry.total-timeout-ms",
+            )
+        self._phase(Phase.WAITING)
+        self._runtime.sleep(wait)
+
+    def _sleep(self, n: int) -> None:
+        self._runtime.sleep(self._retry.wait_s(n, self._runtime.random()))
+
+    # Small things
+
+    @property
+    def _branch(self) -> str:
+        return self._operation.branch if isinstance(self._operation, Append) else MAIN
+
+    def _elapsed(self) -> float:
+        return self._runtime.monotonic() - self._started
+
+    def _phase(self, phase: Phase) -> None:
+        self._context.on_phase(phase, self._attempt)
+
+    def _log(self, outcome: str, began: float, detail: str = "") -> None:
+        observe.attempt(
+            table=str(self._context.ident),
+            operation=self._operation.name,
+            outcome=outcome,
+            number=self._attempt,
+            commit_id=self._identity.commit_id,
+            seconds=self._runtime.monotonic() - began,
+            detail=detail,
+        )
+
+    def _remove_everything(self) -> None:
+        """Staged rows and manifests: nobody references them, and nobody ever will."""
+        if self._manifests is not None:
+            self._manifests.remove_all()
+        if isinstance(self._operation, Append):
+            self._context.storage.delete([file.file_path for file in self._operation.files])
+
+    def _clean_up_after(self, error: BaseException) -> None:
+        if self._in_doubt or (isinstance(error, FrazilError) and not error.safe_to_delete_staged):
+            error.add_note(f"commit id {self._identity.commit_id}: the outcome is not known, so no file was deleted")
+            return
+        self._remove_everything()
+
+
+def conflict_error(name: str, ident: Ident, found: tuple[Conflict, ...]) -> ConflictError:
+    """The error for a list of conflicts; it reads well on a terminal."""
+    lines = "; ".join(str(each) for each in found)
+    return ConflictError(
+        f"The {name} on {ident} conflicts with what others committed meanwhile, and was not committed",
+        conflicts=found,
+        evidence=lines,
+        advice=" ".join(dict.fromkeys(f"{each.advice}." for each in found if each.advice)),
+    )

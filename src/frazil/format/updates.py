@@ -1,0 +1,139 @@
+"""Updates applied to a table's metadata: JSON in, JSON out, nothing else touched.
+
+An update is a JSON value of the Iceberg REST specification ("TableUpdate"), so the same value serves our own catalogs,
+foreign ones and a queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from frazil.errors import Unsupported
+from frazil.format.metadata import MAIN, TableMetadata
+
+Json = dict[str, Any]
+Update = Mapping[str, Any]
+
+_PREVIOUS_VERSIONS_MAX = "write.metadata.previous-versions-max"
+
+
+def next_time_ms(metadata: TableMetadata, now_ms: int) -> int:
+    """A time for a new version that never runs behind what the table already says (rule P7)."""
+    logs: list[int] = [
+        log[-1]["timestamp-ms"] for log in map(metadata.raw.get, ("snapshot-log", "metadata-log")) if log
+    ]
+    return max(now_ms, metadata.last_updated_ms, *logs)
+
+
+def apply(
+    metadata: TableMetadata, updates: Iterable[Update], *, now_ms: int, previous_location: str | None
+) -> TableMetadata:
+    """The metadata after ``updates``; ``previous_location`` is the file that ``metadata`` was read from."""
+    now_ms = next_time_ms(metadata, now_ms)
+    raw: Json = dict(metadata.raw)
+    for update in updates:
+        try:
+            change = _ACTIONS[update["action"]]
+        except KeyError:
+            raise Unsupported(f"The metadata update {update.get('action')!r} is not known") from None
+        change(raw, update, now_ms)
+    raw["last-updated-ms"] = now_ms
+    if previous_location is not None:
+        keep = int(metadata.properties.get(_PREVIOUS_VERSIONS_MAX, 100))
+        entry = {"metadata-file": previous_location, "timestamp-ms": metadata.last_updated_ms}
+        raw["metadata-log"] = [*(metadata.raw.get("metadata-log") or ()), entry][-max(keep, 1) :]
+    _drop_passing_log_entries(raw, metadata)
+    return TableMetadata(raw)
+
+
+def _drop_passing_log_entries(raw: Json, before: TableMetadata) -> None:
+    # A snapshot that main pointed to only inside this one commit was never current for anybody.
+    log, old = raw.get("snapshot-log") or [], before.raw.get("snapshot-log") or []
+    new = log[len(old) :]
+    if len(new) > 1:
+        raw["snapshot-log"] = [*old, new[-1]]
+
+
+def _add_snapshot(raw: Json, update: Update, _: int) -> None:
+    snapshot = update["snapshot"]
+    raw["snapshots"] = [*(raw.get("snapshots") or ()), snapshot]
+    raw["last-sequence-number"] = max(raw.get("last-sequence-number", 0), snapshot.get("sequence-number", 0))
+
+
+def _set_ref(raw: Json, update: Update, now_ms: int) -> None:
+    ref = {key: value for key, value in update.items() if key not in ("action", "ref-name") and value is not None}
+    name = update["ref-name"]
+    raw["refs"] = {**(raw.get("refs") or {}), name: ref}
+    if name == MAIN:
+        raw["current-snapshot-id"] = ref["snapshot-id"]
+        entry = {"snapshot-id": ref["snapshot-id"], "timestamp-ms": now_ms}
+        raw["snapshot-log"] = [*(raw.get("snapshot-log") or ()), entry]
+
+
+def _remove_ref(raw: Json, update: Update, _: int) -> None:
+    raw["refs"] = {name: ref for name, ref in (raw.get("refs") or {}).items() if name != update["ref-name"]}
+    if update["ref-name"] == MAIN:
+        raw["current-snapshot-id"] = -1
+
+
+def _set_properties(raw: Json, update: Update, _: int) -> None:
+    raw["properties"] = {**(raw.get("properties") or {}), **update["updates"]}
+
+
+def _remove_properties(raw: Json, update: Update, _: int) -> None:
+    gone = set(update["removals"])
+    raw["properties"] = {key: value for key, value in (raw.get("properties") or {}).items() if key not in gone}
+
+
+def _add_schema(raw: Json, update: Update, _: int) -> None:
+    raw["schemas"] = [*raw["schemas"], update["schema"]]
+    highest = update.get("last-column-id", raw["last-column-id"])
+    raw["last-column-id"] = max(raw["last-column-id"], highest)
+
+
+def _set_current_schema(raw: Json, update: Update, _: int) -> None:
+    raw["current-schema-id"] = _last_added(update["schema-id"], raw["schemas"], "schema-id")
+
+
+def _add_spec(raw: Json, update: Update, _: int) -> None:
+    raw["partition-specs"] = [*raw["partition-specs"], update["spec"]]
+    ids = [field["field-id"] for field in update["spec"]["fields"]]
+    raw["last-partition-id"] = max([raw.get("last-partition-id", 999), *ids])
+
+
+def _set_default_spec(raw: Json, update: Update, _: int) -> None:
+    raw["default-spec-id"] = _last_added(update["spec-id"], raw["partition-specs"], "spec-id")
+
+
+def _add_sort_order(raw: Json, update: Update, _: int) -> None:
+    raw["sort-orders"] = [*raw["sort-orders"], update["sort-order"]]
+
+
+def _set_default_sort_order(raw: Json, update: Update, _: int) -> None:
+    raw["default-sort-order-id"] = _last_added(update["sort-order-id"], raw["sort-orders"], "order-id")
+
+
+def _set_location(raw: Json, update: Update, _: int) -> None:
+    raw["location"] = update["location"]
+
+
+def _last_added(wanted: int, values: list[Json], key: str) -> int:
+    # The REST specification: -1 means the one added last in this request.
+    return int(values[-1][key]) if wanted == -1 else wanted
+
+
+_ACTIONS: dict[str, Callable[[Json, Update, int], None]] = {
+    "add-snapshot": _add_snapshot,
+    "set-snapshot-ref": _set_ref,
+    "remove-snapshot-ref": _remove_ref,
+    "set-properties": _set_properties,
+    "remove-properties": _remove_properties,
+    "add-schema": _add_schema,
+    "set-current-schema": _set_current_schema,
+    "add-spec": _add_spec,
+    "set-default-spec": _set_default_spec,
+    "add-sort-order": _add_sort_order,
+    "set-default-sort-order": _set_default_sort_order,
+    "set-location": _set_location,
+}

@@ -1,0 +1,327 @@
+"""A lake as the user holds it: a catalog with its tables. ``connect()`` opens one."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
+from pyiceberg.table.metadata import new_table_metadata
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
+
+from frazil.catalog.base import Catalog, OpenedCatalog
+from frazil.catalog.open import open_catalog
+from frazil.errors import InvalidInput, NoSuchTable, TableExists, Unsupported
+from frazil.format.manifests import read_manifest, read_manifest_list
+from frazil.format.metadata import TableMetadata
+from frazil.format.partitions import parse_partitioning, parse_sort
+from frazil.format.schemas import to_schema
+from frazil.format.storage import Storage
+from frazil.model import Ident, parse_namespace
+from frazil.runtime import SYSTEM, Runtime
+from frazil.stage.rows import incoming_schema
+from frazil.table import Table
+
+_log = logging.getLogger("frazil")
+
+_WRITTEN_VERSION = "2"
+
+
+def connect(
+    uri: str,
+    *,
+    warehouse: str | None = None,
+    name: str | None = None,
+    properties: Mapping[str, str] | None = None,
+    read_only: bool = False,
+    create: bool = True,
+    token: str | None = None,
+    spark: object | None = None,
+) -> Lake:
+    """Open a lake.
+
+    ``uri``: a folder (embedded: SQLite and the warehouse inside it), ``sqlite:///file``, ``postgresql://…``,
+    ``http://…`` (any Iceberg REST catalog), ``pyiceberg:NAME`` (what PyIceberg's configuration names), ``glue://``,
+    ``thrift://…`` (Hive), ``memory://``. ``properties`` are PyIceberg's (``s3.endpoint``, ``s3.access-key-id`` …) and
+    serve the catalog and the files alike. ``create=False`` refuses to make a new lake, so that a typo is noticed.
+    """
+    if spark is not None:
+        raise Unsupported("Working through Spark is not in this release", advice="Leave spark= out; rows are Arrow")
+    given = dict(properties or {})
+    if token is not None:
+        given["token"] = token
+    return Lake(_Connection(str(uri), warehouse, name, given, read_only, create))
+
+
+@dataclass(frozen=True, repr=False)
+class _Connection:
+    """What it takes to open a lake again, in another process too. Never shown: it may hold secrets."""
+
+    uri: str
+    warehouse: str | None
+    name: str | None
+    properties: Mapping[str, str]
+    read_only: bool
+    create: bool
+
+    def open(self, runtime: Runtime) -> OpenedCatalog:
+        return open_catalog(
+            self.uri,
+            warehouse=self.warehouse,
+            name=self.name,
+            properties=self.properties,
+            read_only=self.read_only,
+            create=self.create,
+            runtime=runtime,
+        )
+
+
+class Lake:
+    """A catalog and its tables. Safe to share between threads, survives fork, and pickles by connecting again."""
+
+    def __init__(self, connection: _Connection, runtime: Runtime = SYSTEM) -> None:
+        self._connection = connection
+        self._opened = connection.open(runtime)
+        self.runtime = runtime
+        if self._opened.created:
+            _log.warning("Created a new lake at %s", self.uri)
+
+    @property
+    def uri(self) -> str:
+        """Where the lake is, without secrets."""
+        return self._opened.uri_shown
+
+    @property
+    def catalog(self) -> Catalog:
+        return self._opened.catalog
+
+    @property
+    def storage(self) -> Storage:
+        return self._opened.storage
+
+    @property
+    def warehouse(self) -> str | None:
+        """Where new tables go; None: the catalog's server decides."""
+        return self._opened.warehouse
+
+    # Namespaces
+
+    def create_namespace(
+        self, name: str | tuple[str, ...], properties: Mapping[str, str] | None = None, *, exists_ok: bool = False
+    ) -> None:
+        """Create a namespace. Raises NamespaceExists unless ``exists_ok``."""
+        self.check_writable()
+        namespace = parse_namespace(name)
+        if exists_ok and namespace in self.catalog.namespaces():
+            return
+        self.catalog.create_namespace(namespace, properties or {})
+
+    def namespaces(self) -> list[str]:
+        return sorted(".".join(each) for each in self.catalog.namespaces())
+
+    def drop_namespace(self, name: str | tuple[str, ...]) -> None:
+        """Drop an empty namespace. Raises NamespaceNotEmpty."""
+        self.check_writable()
+        self.catalog.drop_namespace(parse_namespace(name))
+
+    # Tables
+
+    def tables(self, namespace: str | tuple[str, ...] | None = None) -> list[str]:
+        """The names of all tables, or of those in one namespace."""
+        wanted = None if namespace is None else parse_namespace(namespace)
+        return sorted(str(each) for each in self.catalog.tables(wanted))
+
+    def exists(self, name: str | tuple[str, ...]) -> bool:
+        try:
+            self.catalog.load(Ident.parse(name))
+        except NoSuchTable:
+            return False
+        return True
+
+    def table(self, name: str | tuple[str, ...]) -> Table:
+        """A table by name. Raises NoSuchTable."""
+        ident = Ident.parse(name)
+        self.catalog.load(ident)
+        return Table(self, ident)
+
+    def create_table(
+        self,
+        name: str | tuple[str, ...],
+        schema: object = None,
+        *,
+        partition_by: Sequence[str] = (),
+        sort_by: Sequence[str] = (),
+        keys: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+        location: str | None = None,
+        comment: str | None = None,
+        exists_ok: bool = False,
+        as_: object = None,
+    ) -> Table:
+        """Create an Iceberg table of format version 2.
+
+        ``schema``: pyarrow, PyIceberg or Spark schema, or Spark DDL such as ``"id bigint not null, ts timestamp"``
+        (timestamp is with zone, timestamp_ntz without). ``keys`` implies not null. ``as_`` creates from rows.
+        """
+        self.check_writable()
+        ident = Ident.parse(name)
+        if exists_ok and self.exists(name):
+            return Table(self, ident)
+        if schema is None:
+            if as_ is None:
+                raise InvalidInput("create_table needs a schema", advice="Give a schema, or rows with as_=…")
+            schema = incoming_schema(as_)
+        metadata = self._new_metadata(ident, schema, partition_by, sort_by, keys, properties, location, comment)
+        try:
+            self.catalog.create(ident, metadata)
+        except TableExists:
+            if not exists_ok:
+                raise
+        table = Table(self, ident)
+        if as_ is not None:
+            self._fill(table, as_)
+        return table
+
+    def drop_table(self, name: str | tuple[str, ...], *, purge: bool = False) -> None:
+        """Drop a table. Its files stay on disk unless ``purge``, which deletes every file its metadata names."""
+        self.check_writable()
+        ident = Ident.parse(name)
+        head = self.catalog.load(ident) if purge else None
+        self.catalog.drop(ident)
+        if head is not None:
+            self.storage.delete(_reachable_files(self.storage, head.location, head.metadata))
+
+    def rename_table(self, old: str | tuple[str, ...], new: str | tuple[str, ...]) -> Table:
+        """Rename a table. Its files stay where they are."""
+        self.check_writable()
+        self.catalog.rename(Ident.parse(old), Ident.parse(new))
+        return self.table(new)
+
+    def register_table(self, name: str | tuple[str, ...], metadata_location: str) -> Table:
+        """Add a table that already has a metadata file."""
+        self.check_writable()
+        ident = Ident.parse(name)
+        self.catalog.register(ident, metadata_location)
+        return Table(self, ident)
+
+    # Doors to other engines
+
+    def pyiceberg(self) -> Any:
+        """The same catalog as a PyIceberg Catalog."""
+        return self._opened.pyiceberg()
+
+    # Life
+
+    def check_writable(self) -> None:
+        if self._connection.read_only:
+            raise InvalidInput(
+                f"The lake at {self.uri} is open with read_only=True", advice="Connect without it to write"
+            )
+
+    def close(self) -> None:
+        """Let go of connections. A closed lake may not be used again."""
+        self.catalog.close()
+
+    def __enter__(self) -> Lake:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Lake({self.uri!r}, catalog={self.catalog.name!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._opened.kind == "memory":
+            raise Unsupported("A memory:// lake lives in one process and cannot be pickled", advice="Use a folder")
+        return Lake, (self._connection,)
+
+    # Inner workings
+
+    def _new_metadata(
+        self,
+        ident: Ident,
+        schema: object,
+        partition_by: Sequence[str],
+        sort_by: Sequence[str],
+        keys: Sequence[str],
+        properties: Mapping[str, str] | None,
+        location: str | None,
+        comment: str | None,
+    ) -> TableMetadata:
+        given = _checked_properties(properties, comment)
+        columns = to_schema(schema, keys=_texts("keys", keys))
+        spec = parse_partitioning(_texts("partition_by", partition_by), columns) if partition_by else None
+        order = parse_sort(_texts("sort_by", sort_by), columns) if sort_by else None
+        model = new_table_metadata(
+            schema=columns,
+            partition_spec=spec or UNPARTITIONED_PARTITION_SPEC,
+            sort_order=order or UNSORTED_SORT_ORDER,
+            location=location or self._new_location(ident),
+            properties=given,
+            table_uuid=self.runtime.new_uuid(),
+        )
+        now = self.runtime.now_ms()
+        raw = {**model.model_dump(mode="json", by_alias=True, exclude_none=True), "last-updated-ms": now}
+        return TableMetadata(raw)
+
+    def _new_location(self, ident: Ident) -> str:
+        if self.warehouse is None:
+            if self._opened.kind in ("postgres", "sqlite"):
+                raise InvalidInput(
+                    "The lake has no warehouse, so a new table has no place for its files",
+                    advice="Connect with warehouse='s3://bucket/path' or a folder, or give location=",
+                )
+            return ""
+        # A suffix of its own: a table created under a name that another one had before must not share its folder.
+        folder = "/".join((*ident.namespace, ident.name.replace("/", "_")))
+        return f"{self.warehouse.rstrip('/')}/{folder}-{self.runtime.new_hex()[:8]}"
+
+    def _fill(self, table: Table, rows: object) -> None:
+        try:
+            table.append(rows)
+        except BaseException:
+            self.drop_table(table.name, purge=True)
+            raise
+
+
+def _texts(what: str, values: Sequence[str]) -> Sequence[str]:
+    if isinstance(values, str):
+        raise InvalidInput(f"{what} must be a list of texts", advice=f"Write {what}=[{values!r}]")
+    return values
+
+
+def _checked_properties(properties: Mapping[str, str] | None, comment: str | None) -> dict[str, str]:
+    given = dict(properties or {})
+    bad = [key for key, value in given.items() if not isinstance(key, str) or not isinstance(value, str)]
+    if bad:
+        raise InvalidInput(f"Table properties are text, and {bad[0]!r} is not", advice="Write numbers as '16'")
+    version = given.pop("format-version", _WRITTEN_VERSION)
+    if version != _WRITTEN_VERSION:
+        raise Unsupported(f"New tables have format version {_WRITTEN_VERSION}, not {version}")
+    if comment is not None:
+        given["comment"] = comment
+    return {**given, "format-version": _WRITTEN_VERSION}
+
+
+def _reachable_files(storage: Storage, location: str, metadata: TableMetadata) -> list[str]:
+    """Every file that a table's metadata names, data first, so that an interrupted purge can be repeated."""
+    data: dict[str, None] = {}
+    manifests: dict[str, None] = {}
+    lists: dict[str, None] = {}
+    for snapshot in metadata.snapshots():
+        if snapshot.manifest_list is None:
+            continue
+        lists[snapshot.manifest_list] = None
+        for manifest in read_manifest_list(storage, snapshot.manifest_list):
+            if manifest.manifest_path not in manifests:
+                manifests[manifest.manifest_path] = None
+                entries = read_manifest(storage, manifest, live_only=False, stats=frozenset())
+                data.update(dict.fromkeys(entry.file.file_path for entry in entries))
+    log = [entry["metadata-file"] for entry in metadata.raw.get("metadata-log") or ()]
+    return [*data, *manifests, *lists, *log, location]
