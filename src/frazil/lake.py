@@ -14,6 +14,7 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
 from frazil.catalog.base import Catalog, OpenedCatalog
 from frazil.catalog.open import open_catalog
+from frazil.catalog.peers import pyiceberg_catalog, spark_conf
 from frazil.errors import InvalidInput, NoSuchTable, TableExists, Unsupported
 from frazil.format.manifests import read_manifest, read_manifest_list
 from frazil.format.metadata import TableMetadata
@@ -86,7 +87,7 @@ class Lake:
         self._connection = connection
         self._opened = connection.open(runtime)
         self.runtime = runtime
-        if self._opened.created:
+        if self._opened.created and self._opened.kind != "memory":
             _log.warning("Created a new lake at %s", self.uri)
 
     @property
@@ -210,8 +211,12 @@ class Lake:
     # Doors to other engines
 
     def pyiceberg(self) -> Any:
-        """The same catalog as a PyIceberg Catalog."""
-        return self._opened.pyiceberg()
+        """The same catalog as a PyIceberg Catalog, for everything that is not here yet."""
+        return pyiceberg_catalog(self._opened, self._connection.uri, dict(self._connection.properties))
+
+    def spark_conf(self) -> dict[str, str]:
+        """Settings with which Iceberg's own jar opens this catalog in a Spark session. They hold its password."""
+        return spark_conf(self._opened, self._connection.uri)
 
     # Life
 

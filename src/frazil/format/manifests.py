@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import io
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import lru_cache
@@ -41,6 +41,8 @@ from pyiceberg.types import (
 from pyiceberg.utils.decimal import decimal_required_bytes
 
 from frazil.errors import CorruptMetadata, FrazilError, StorageError, Unsupported
+from frazil.format._avro_entries import Unusual, read_records
+from frazil.format._avro_writer import EntryEncoder, write_container
 from frazil.format.storage import Storage
 from frazil.model import Content, DataFile, Entry, FieldSummary, Manifest, Status
 
@@ -68,8 +70,7 @@ class NewManifest:
 
 _UNASSIGNED = -1
 
-# fastavro knows uuids as text only; Iceberg keeps them as 16 bytes. These tables are its documented way to add a type.
-fastavro.write.LOGICAL_WRITERS["fixed-uuid"] = lambda value, *_: value.bytes if isinstance(value, uuid.UUID) else value
+# fastavro knows uuids as text only; Iceberg keeps them as 16 bytes. This table is its documented way to add a type.
 fastavro.read.LOGICAL_READERS["fixed-uuid"] = lambda value, *_: uuid.UUID(bytes=value)
 
 
@@ -95,10 +96,8 @@ def write_manifest(
         "format-version": "2",
         "content": "deletes" if content == DELETE_MANIFEST else "data",
     }
-    names = [make_compatible_name(field.name) for field in spec.fields]
-    out = io.BytesIO()
-    fastavro.writer(out, avro, (_entry_record(entry, names) for entry in entries), codec=_CODEC, metadata=header)
-    data = out.getvalue()
+    encode = EntryEncoder([field.field_type for field in spec.partition_type(schema).fields])
+    data = write_container(avro, header, map(encode, entries))
     storage.write(path, data)
     return NewManifest(_describe(path, len(data), entries, spec, schema, content))
 
@@ -180,39 +179,6 @@ def _order(value: Any) -> Any:
     return value.bytes if isinstance(value, uuid.UUID) else value
 
 
-def _entry_record(entry: Entry, partition_names: Sequence[str]) -> Json:
-    file = entry.file
-    return {
-        "status": int(entry.status),
-        "snapshot_id": entry.snapshot_id,
-        "sequence_number": entry.sequence_number,
-        "file_sequence_number": entry.file_sequence_number,
-        "data_file": {
-            "content": int(file.content),
-            "file_path": file.file_path,
-            "file_format": file.file_format,
-            "partition": dict(zip(partition_names, file.partition, strict=True)),
-            "record_count": file.record_count,
-            "file_size_in_bytes": file.file_size_in_bytes,
-            "column_sizes": _pairs(file.column_sizes),
-            "value_counts": _pairs(file.value_counts),
-            "null_value_counts": _pairs(file.null_value_counts),
-            "nan_value_counts": _pairs(file.nan_value_counts),
-            "lower_bounds": _pairs(file.lower_bounds),
-            "upper_bounds": _pairs(file.upper_bounds),
-            "key_metadata": file.key_metadata,
-            "split_offsets": list(file.split_offsets) or None,
-            "equality_ids": list(file.equality_ids) or None,
-            "sort_order_id": file.sort_order_id,
-            "referenced_data_file": file.referenced_data_file,
-        },
-    }
-
-
-def _pairs(values: Mapping[int, Any]) -> list[Json] | None:
-    return [{"key": key, "value": value} for key, value in values.items()] if values else None
-
-
 def _manifest_record(manifest: Manifest) -> Json:
     return {
         "manifest_path": manifest.manifest_path,
@@ -260,20 +226,33 @@ def read_manifest(
 
     ``stats`` names the columns whose statistics are wanted; None: all of them. Naming none skips their decoding.
     """
-    reader_schema = None
-    if stats is not None:
-        reader_schema = _without_statistics if not stats else _without_sizes
-    records = _read_avro(storage, manifest.manifest_path, "manifest", reader_schema)
-    return [
-        _to_entry(record, manifest, stats) for record in records if not live_only or record["status"] != Status.DELETED
-    ]
+    path = manifest.manifest_path
+
+    def entries(records: Iterable[Json]) -> list[Entry]:
+        return [
+            _to_entry(each, manifest, stats) for each in records if not live_only or each["status"] != Status.DELETED
+        ]
+
+    try:
+        return entries(read_records(_read_bytes(storage, path, "manifest"), stats))
+    except Unusual:
+        narrow = None if stats is None else _without_sizes if stats else _without_statistics
+        return entries(_read_avro(storage, path, "manifest", narrow))
+    except FrazilError:
+        raise
+    except Exception as error:
+        raise CorruptMetadata(f"The manifest {path} is damaged", evidence=repr(error)) from error
+
+
+def _read_bytes(storage: Storage, path: str, kind: str) -> bytes:
+    try:
+        return storage.read(path)
+    except StorageError as error:
+        raise CorruptMetadata(f"The {kind} {path} cannot be read", evidence=error.problem) from error
 
 
 def _read_avro(storage: Storage, path: str, kind: str, narrow: Callable[[Json], Json] | None) -> Iterable[Json]:
-    try:
-        data = storage.read(path)
-    except StorageError as error:
-        raise CorruptMetadata(f"The {kind} {path} cannot be read", evidence=error.problem) from error
+    data = _read_bytes(storage, path, kind)
     try:
         reader = fastavro.reader(io.BytesIO(data))
         if narrow is not None:
@@ -384,6 +363,8 @@ def _to_file(raw: Json, spec_id: int, stats: frozenset[int] | None) -> DataFile:
 def _mapping(pairs: Any, wanted: frozenset[int] | None) -> dict[int, Any]:
     if not pairs:
         return {}
+    if isinstance(pairs, dict) and isinstance(next(iter(pairs)), int):
+        return pairs  # read_records has chosen already
     if isinstance(pairs, dict):  # some writers use Avro's own map type, whose keys are text
         pairs = [{"key": int(key), "value": value} for key, value in pairs.items()]
     if wanted is None:
@@ -459,7 +440,7 @@ def _manifest_schema(spec_json: str, schema_json: str) -> Any:
             _field(143, "referenced_data_file", "string", optional=True),
         ],
     }
-    entry = {
+    return {
         "type": "record",
         "name": "manifest_entry",
         "fields": [
@@ -470,7 +451,6 @@ def _manifest_schema(spec_json: str, schema_json: str) -> Any:
             _field(2, "data_file", data_file),
         ],
     }
-    return fastavro.parse_schema(entry)
 
 
 def _partition_record(partition: StructType) -> Json:

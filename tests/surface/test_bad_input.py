@@ -1,0 +1,295 @@
+"""Bad input gets a sentence for a person, and nothing is written."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import frazil
+from servers import PASSWORD, free_port
+
+DDL = "id bigint not null, name string, price decimal(9,2), ts timestamp, n int"
+GOOD = {"id": 1, "name": "a", "price": Decimal("1.00"), "ts": dt.datetime(2026, 1, 1, tzinfo=dt.UTC), "n": 1}
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> frazil.Lake:
+    lake = frazil.connect(str(tmp_path / "lake"))
+    lake.create_namespace("shop")
+    return lake
+
+
+@pytest.fixture
+def table(lake: frazil.Lake) -> frazil.Table:
+    return lake.create_table("shop.t", DDL, partition_by=["day(ts)"])
+
+
+def everything_under(folder: Path) -> set[Path]:
+    return {path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("catalog.db")}
+
+
+def assert_refused(folder: Path, call: Callable[[], object], error: type[Exception], *says: str) -> None:
+    """The call raises, its message is a sentence with all of ``says``, and no file appears or goes."""
+    before = everything_under(folder)
+    with pytest.raises(error) as caught:
+        call()
+    text = str(caught.value)
+    for part in says:
+        assert part in text, text
+    assert text.endswith((".", "!", "?", ")")), text
+    assert everything_under(folder) == before
+
+
+# connect
+
+
+@pytest.mark.parametrize("uri", ["oracle://host/db", "postgre://host/db", "mysql://h/d"])
+def test_an_unknown_scheme(tmp_path: Path, uri: str) -> None:
+    assert_refused(tmp_path, lambda: frazil.connect(uri), frazil.InvalidInput, "postgresql")
+
+
+def test_a_wrong_password_is_denied_and_not_repeated(tmp_path: Path, postgres_uri: str) -> None:
+    wrong = postgres_uri.replace(PASSWORD, "wr0ng-secret")
+    with pytest.raises(frazil.PermissionDenied) as caught:
+        frazil.connect(wrong).tables()
+    assert "wr0ng-secret" not in str(caught.value)
+
+
+def test_an_unreachable_server(tmp_path: Path) -> None:
+    uri = f"postgresql://user:hidden-secret@127.0.0.1:{free_port()}/db"
+    with pytest.raises(frazil.CatalogUnavailable) as caught:
+        frazil.connect(uri).tables()
+    assert "hidden-secret" not in str(caught.value)
+    assert caught.value.retryable
+
+
+def test_a_typo_in_a_folder_with_create_false(tmp_path: Path) -> None:
+    call = lambda: frazil.connect(str(tmp_path / "lak"), create=False)  # noqa: E731
+    assert_refused(tmp_path, call, frazil.FrazilError, "lak", "create")
+    assert not (tmp_path / "lak").exists()
+
+
+# names
+
+
+def test_missing_and_existing_names(lake: frazil.Lake, table: frazil.Table, tmp_path: Path) -> None:
+    assert_refused(tmp_path, lambda: lake.table("shop.nope"), frazil.NoSuchTable, "shop.nope")
+    assert_refused(
+        tmp_path, lambda: lake.create_table("nope.t", DDL), frazil.NoSuchNamespace, "nope", "create_namespace"
+    )
+    assert_refused(tmp_path, lambda: lake.tables("nope"), frazil.NoSuchNamespace, "nope")
+    assert_refused(tmp_path, lambda: lake.create_table("shop.t", DDL), frazil.TableExists, "shop.t")
+    assert_refused(tmp_path, lambda: lake.create_namespace("shop"), frazil.NamespaceExists, "shop")
+    assert_refused(tmp_path, lambda: lake.drop_namespace("shop"), frazil.NamespaceNotEmpty, "shop")
+    assert_refused(tmp_path, lambda: lake.drop_table("shop.nope"), frazil.NoSuchTable, "shop.nope")
+    assert_refused(tmp_path, lambda: lake.rename_table("shop.t", "nope.t"), frazil.NoSuchNamespace, "nope")
+
+
+@pytest.mark.parametrize("name", ["t", "", ".", "shop.", ".t", "shop.`t", 7, ("shop",), ("a.b", "t")])
+def test_names_that_are_none(lake: frazil.Lake, tmp_path: Path, name: Any) -> None:
+    assert_refused(tmp_path, lambda: lake.table(name), frazil.InvalidInput)
+
+
+# schemas, partitioning, properties
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"schema": "id bigin"}, "bigin"),
+        ({"schema": ""}, "schema"),
+        ({"schema": "id bigint, ID int"}, "id"),
+        ({"schema": DDL, "partition_by": ["dya(ts)"]}, "dya"),
+        ({"schema": DDL, "partition_by": ["day(nam)"]}, "nam"),
+        ({"schema": DDL, "partition_by": ["day(name)"]}, "name"),
+        ({"schema": DDL, "partition_by": ["bucket(0, id)"]}, "bucket"),
+        ({"schema": DDL, "partition_by": "day(ts)"}, "partition_by=['day(ts)']"),
+        ({"schema": DDL, "sort_by": ["nope"]}, "nope"),
+        ({"schema": DDL, "keys": ["nope"]}, "nope"),
+        ({"schema": DDL, "properties": {"a": 1}}, "text"),
+        ({"schema": None}, "schema"),
+        ({"schema": 7}, "schema"),
+    ],
+)
+def test_a_table_that_cannot_be(lake: frazil.Lake, tmp_path: Path, arguments: dict[str, Any], says: str) -> None:
+    assert_refused(tmp_path, lambda: lake.create_table("shop.bad", **arguments), frazil.InvalidInput, says)
+
+
+def test_format_version_3_is_refused_whole(lake: frazil.Lake, tmp_path: Path) -> None:
+    call = lambda: lake.create_table("shop.v3", DDL, properties={"format-version": "3"})  # noqa: E731
+    assert_refused(tmp_path, call, frazil.Unsupported, "3")
+
+
+# rows
+
+
+@pytest.mark.parametrize(
+    ("rows", "says"),
+    [
+        ([{**GOOD, "name": 7}], "name"),
+        ([{**GOOD, "n": "seven"}], "n"),
+        ([{key: value for key, value in GOOD.items() if key != "id"}], "id"),
+        ([{**GOOD, "id": None}], "id"),
+        ([GOOD, {**GOOD, "price": Decimal("123456789.00")}], "price"),
+        ([{**GOOD, "price": Decimal("1.005")}], "price"),
+        ([{**GOOD, "n": 2**40}], "n"),
+        ([{**GOOD, "extra": 1}], "extra"),
+        (pa.table({"id": ["x"]}), "id"),
+        (pa.table({"id": pa.array([1, None], pa.int64())}), "id"),
+        (pa.table({"id": [1], "ts": pa.array([dt.datetime(2026, 1, 1)])}), "ts"),
+        (pa.table({"id": [1], "n": [1.5]}), "n"),
+        (pa.table({"id": [1], "other": [1]}), "other"),
+        ("id=1", "str"),
+        (7, "int"),
+    ],
+)
+def test_rows_that_do_not_fit(table: frazil.Table, tmp_path: Path, rows: Any, says: str) -> None:
+    assert_refused(tmp_path, lambda: table.append(rows), frazil.InvalidInput, says)
+    assert table.snapshot() is None
+
+
+def test_a_bad_batch_after_good_ones_leaves_nothing(table: frazil.Table, tmp_path: Path) -> None:
+    good = pa.table({"id": [1, 2], "n": pa.array([1, 2], pa.int64())})
+    bad = pa.table({"id": [3], "n": pa.array([2**40], pa.int64())})
+    batches = [*good.to_batches(), *bad.to_batches()]
+    reader = pa.RecordBatchReader.from_batches(good.schema, batches)
+    assert_refused(tmp_path, lambda: table.append(reader), frazil.SchemaMismatch, "n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"isolation": "chaos"}, "isolation"),
+        ({"engine": "duck"}, "engine"),
+        ({"on_deleted": "cry"}, "on_deleted"),
+        ({"branch": "nope"}, "nope"),
+        ({"commit_id": ""}, "commit_id"),
+        ({"commit_id": 7}, "commit_id"),
+        ({"snapshot_properties": {"write.format.default": "orc"}}, "set_properties"),
+        ({"snapshot_properties": {"operation": "x"}}, "reserved"),
+        ({"snapshot_properties": {"mine": 1}}, "text"),
+    ],
+)
+def test_arguments_of_a_write(table: frazil.Table, tmp_path: Path, arguments: dict[str, Any], says: str) -> None:
+    assert_refused(tmp_path, lambda: table.append([GOOD], **arguments), frazil.InvalidInput, says)
+
+
+# scans
+
+
+@pytest.mark.parametrize(
+    "where",
+    ["", "id =", "idd = 1", "id = 'x'", 'name = "a"', "count(id) > 1", "id in (select 1)", "id = 1; drop table t"],
+)
+def test_filters_that_are_none(table: frazil.Table, tmp_path: Path, where: str) -> None:
+    assert_refused(tmp_path, lambda: table.scan(where=where), frazil.InvalidInput)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"columns": ["nope"]},
+        {"snapshot": 7},
+        {"ref": "nope"},
+        {"as_of": dt.datetime(2026, 1, 1)},
+        {"as_of": "2026-01-01"},
+        {"as_of": "yesterday"},
+        {"limit": -1},
+        {"ref": "main", "as_of": 1},
+    ],
+)
+def test_scans_of_nothing(table: frazil.Table, tmp_path: Path, arguments: dict[str, Any]) -> None:
+    table.append([GOOD])
+    assert_refused(tmp_path, lambda: table.scan(**arguments).to_arrow(), frazil.InvalidInput)
+
+
+# files
+
+
+def test_a_missing_metadata_file(table: frazil.Table, tmp_path: Path) -> None:
+    location = table.metadata_location.removeprefix("file://")
+    os.rename(location, location + ".away")
+    fresh = frazil.connect(str(tmp_path / "lake"))
+    assert_refused(tmp_path, lambda: fresh.table("shop.t"), frazil.CorruptMetadata, location, "register_table")
+    os.rename(location + ".away", location)
+    assert fresh.table("shop.t").scan().count() == 0
+
+
+@pytest.mark.parametrize("content", [b"", b"{not json", b'{"format-version": 2}'])
+def test_a_corrupt_metadata_file(table: frazil.Table, tmp_path: Path, content: bytes) -> None:
+    location = table.metadata_location.removeprefix("file://")
+    Path(location).write_bytes(content)
+    fresh = frazil.connect(str(tmp_path / "lake"))
+    assert_refused(tmp_path, lambda: fresh.table("shop.t"), frazil.CorruptMetadata, location)
+
+
+def test_a_lost_data_file_is_an_error_not_fewer_rows(table: frazil.Table, tmp_path: Path) -> None:
+    table.append([GOOD])
+    (file,) = (tmp_path / "lake").rglob("*.parquet")
+    file.unlink()
+    assert_refused(tmp_path, lambda: table.scan().to_arrow(), frazil.StorageError, file.name)
+
+
+# The world: read-only folders and full disks, in a process whose user and file system are its own
+
+
+def run_in_child(script: str, *wrapper: str) -> str:
+    done = subprocess.run(
+        [*wrapper, sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_read_only_folder(tmp_path: Path) -> None:
+    out = run_in_child(f"""
+        import os, frazil
+        # Everything is imported before the process gives up its rights.
+        warm = frazil.connect({str(tmp_path / "warm")!r}); warm.create_namespace("n")
+        warm.create_table("n.t", "id bigint").append([dict(id=1)])
+        folder = {str(tmp_path / "closed")!r}
+        os.mkdir(folder); os.chmod(folder, 0o555)
+        if os.getuid() == 0:
+            for each in ({str(tmp_path)!r}, *map(str, __import__("pathlib").Path({str(tmp_path)!r}).parents)):
+                if each.startswith({str(tmp_path.parent.parent)!r}): os.chmod(each, 0o755)
+            os.setgid(65534); os.setuid(65534)
+        try: frazil.connect(folder)
+        except frazil.PermissionDenied as error: print("denied:", error)
+        print(os.listdir(folder))
+        """)
+    assert "denied:" in out
+    assert "[]" in out
+
+
+def test_a_full_disk_loses_nothing_and_says_so() -> None:
+    script = """
+        import os, subprocess, sys, tempfile, pyarrow as pa, frazil
+        folder = tempfile.mkdtemp()
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", folder], check=True)
+        lake = frazil.connect(folder); lake.create_namespace("n")
+        table = lake.create_table("n.t", "id bigint, x binary", properties={"write.parquet.compression-codec": "uncompressed"})
+        table.append([dict(id=1, x=b"first")])
+        files = lambda: sorted(os.path.join(d, f) for d, _, fs in os.walk(folder) for f in fs if "catalog.db" not in f)
+        before = files()
+        try: table.append(pa.table({"id": range(64), "x": [os.urandom(100_000) for _ in range(64)]}))
+        except frazil.DiskFull as error: print("full:", error)
+        print("same files:", files() == before)
+        print("rows:", table.scan().count(), table.scan().to_arrow().num_rows)
+        table.append([dict(id=2, x=b"second")])
+        print("after:", table.scan().count())
+        """
+    out = run_in_child(script, "unshare", "-rm")
+    assert "full:" in out
+    assert "same files: True" in out
+    assert "rows: 1 1" in out
+    assert "after: 2" in out
