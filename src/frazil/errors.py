@@ -145,7 +145,7 @@ class CorruptMetadata(StorageError):
 
 def _sentence(text: str) -> str:
     text = text.strip()
-    return text if text.endswith((".", "!", "?", ":", ")")) else text + "."
+    return text if text.endswith((".", "!", "?")) else text + "."
 
 
 def _rebuild(cls: type[FrazilError], args: tuple[Any, ...], state: dict[str, Any]) -> FrazilError:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from frazil.format.metadata import TableMetadata
+from frazil.format.storage import Storage
 from frazil.model import Ident
 
 
@@ -186,3 +187,19 @@ class Catalog(Protocol):
     def drop_namespace(self, namespace: tuple[str, ...]) -> None: ...
 
     def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedCatalog:
+    """A catalog as ``open_catalog`` found or made it."""
+
+    catalog: Catalog
+    storage: Storage
+    warehouse: str | None
+    """Where new tables go by default; None: the catalog's server decides, or nobody said."""
+    uri_shown: str
+    """The URI without its secrets."""
+    kind: str
+    """"embedded", "sqlite", "postgres", "memory", or the foreign catalog's type."""
+    created: bool
+    """The catalog did not exist before."""

@@ -122,9 +122,13 @@ class Storage:
 
     def sync(self, paths: Iterable[str]) -> None:
         """Make closed files durable, folders included."""
+        by_backend: dict[int, tuple[Backend, list[str]]] = {}
         for path in paths:
-            with _translated("sync", path):
-                self._backend(path).sync([path])
+            backend = self._backend(path)
+            by_backend.setdefault(id(backend), (backend, []))[1].append(path)
+        for backend, found in by_backend.values():
+            with _translated("sync", found[0]):
+                backend.sync(found)
 
     def delete(self, paths: Iterable[str]) -> list[str]:
         """Remove files; a missing one is fine. Never raises: returns the paths that could not be removed."""
@@ -253,14 +257,15 @@ class LocalBackend:
         return pa.OSFile(target, "wb")
 
     def sync(self, paths: Iterable[str]) -> None:
-        for path in paths:
-            target = local_path(path)
+        targets = [local_path(path) for path in paths]
+        for target in targets:
             fd = os.open(target, os.O_RDONLY)
             try:
                 os.fsync(fd)
             finally:
                 os.close(fd)
-            _fsync_folder(os.path.dirname(target))
+        for folder in {os.path.dirname(target) for target in targets}:
+            _fsync_folder(folder)
 
     def delete(self, path: str) -> None:
         os.unlink(local_path(path))

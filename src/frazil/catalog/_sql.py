@@ -1,0 +1,464 @@
+"""What SQLite and Postgres share: Iceberg's JDBC-catalog tables, Frazil's commit ids beside them, and the swap.
+
+Every statement is written once, with ``?`` as placeholder. An ``Engine`` brings the database: how to run a read, how to
+run a change in one transaction, and what the driver's errors mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+import orjson
+
+from frazil.catalog._refusals import (
+    namespace_exists,
+    namespace_not_empty,
+    no_such_namespace,
+    no_such_table,
+    opened_read_only,
+    table_exists,
+)
+from frazil.catalog.base import CommitRecord, Committed, Outcome, Pointer, Stale, Unknown
+from frazil.errors import CatalogUnavailable, CommitUnknown, InvalidInput, NoSuchNamespace, NoSuchTable
+from frazil.model import Ident
+
+DEFAULT_NAME = "frazil"
+TABLES, PROPERTIES, COMMITS = "iceberg_tables", "iceberg_namespace_properties", "frazil_commits"
+
+T = TypeVar("T")
+
+
+class Rows(Protocol):
+    @property
+    def rowcount(self) -> int: ...
+    def fetchone(self) -> Any: ...
+    def fetchall(self) -> list[Any]: ...
+
+
+class Db(Protocol):
+    """A connection inside a read or a transaction."""
+
+    def execute(self, sql: str, parameters: Sequence[Any] = ()) -> Rows: ...
+
+
+class DuplicateRow(Exception):
+    """A primary key was already there. The transaction was rolled back."""
+
+
+class LostRace(Exception):
+    """The database ended the transaction for another one's sake (serialization failure, deadlock)."""
+
+
+class OutcomeUnknown(Exception):
+    """COMMIT was sent and no answer can be trusted."""
+
+
+class Engine(Protocol):
+    """One database. Raises FrazilError, and the three signals above."""
+
+    clock: Callable[[], str]
+    """The time in ms, as an SQL expression."""
+    on_standby: str
+    """An SQL expression, true where the database is a copy that may lag behind."""
+    key_share: str
+    """Appended to a SELECT: the rows found may not be deleted before this transaction ends."""
+
+    def read(self, work: Callable[[Db], T]) -> T: ...
+    def write(self, work: Callable[[Db], T], keep: Callable[[T], bool] | None = None) -> T:
+        """Commit what ``work`` did, or roll it back when ``keep`` says no to its result."""
+
+    def columns(self, db: Db, table: str) -> frozenset[str]: ...
+    def close(self) -> None: ...
+
+
+# The columns' sizes are those of Iceberg Java's JdbcUtil. No index on the location: each swap would have to move it.
+_CREATE = {
+    TABLES: f"""CREATE TABLE IF NOT EXISTS {TABLES} (
+        catalog_name VARCHAR(255) NOT NULL, table_namespace VARCHAR(255) NOT NULL, table_name VARCHAR(255) NOT NULL,
+        metadata_location VARCHAR(1000), previous_metadata_location VARCHAR(1000), iceberg_type VARCHAR(5),
+        PRIMARY KEY (catalog_name, table_namespace, table_name))""",
+    PROPERTIES: f"""CREATE TABLE IF NOT EXISTS {PROPERTIES} (
+        catalog_name VARCHAR(255) NOT NULL, namespace VARCHAR(255) NOT NULL, property_key VARCHAR(255) NOT NULL,
+        property_value VARCHAR(1000), PRIMARY KEY (catalog_name, namespace, property_key))""",
+    COMMITS: f"""CREATE TABLE IF NOT EXISTS {COMMITS} (
+        table_uuid VARCHAR(64) NOT NULL, commit_id VARCHAR(1000) NOT NULL, digest VARCHAR(255) NOT NULL,
+        snapshot_id BIGINT, sequence_number BIGINT NOT NULL, summary TEXT NOT NULL, recorded_at BIGINT NOT NULL,
+        PRIMARY KEY (table_uuid, commit_id))""",
+}
+_ROW = "catalog_name = ? AND table_namespace = ? AND table_name = ?"
+_RESENDS = 3
+
+
+class SqlStore:
+    """A PointerStore over Iceberg's JDBC-catalog tables (rules P5, P12, P13)."""
+
+    def __init__(self, engine: Engine, *, name: str | None, read_only: bool, create: bool, shown: str) -> None:
+        self._engine = engine
+        self._read_only = read_only
+        self._shown = shown
+        found, self.created = _set_up(engine, read_only=read_only, create=create, shown=shown)
+        # Before version 1 of Iceberg's schema there were no views, and every row is a table.
+        self._typed = "iceberg_type" in found[TABLES]
+        self._is_table = " AND (iceberg_type = 'TABLE' OR iceberg_type IS NULL)" if self._typed else ""
+        self._keeps_commits = bool(found[COMMITS])
+        self.name = name if name is not None else _adopted_name(engine, shown)
+
+    # The pointer
+
+    def read(self, ident: Ident) -> Pointer:
+        sql = (
+            f"SELECT t.metadata_location, {self._engine.clock()}, {self._engine.on_standby} "  # noqa: S608
+            f"FROM (SELECT 1 AS one) AS o LEFT JOIN {TABLES} AS t ON {_ROW}{self._is_table}"
+        )
+        location, now_ms, standby = self._engine.read(lambda db: db.execute(sql, self._key(ident)).fetchone())
+        self._check_primary(standby)
+        if location is None:
+            raise no_such_table(ident)
+        return Pointer(location, int(now_ms))
+
+    def swap(self, ident: Ident, expected: str, new: str, record: CommitRecord | None) -> Outcome:
+        self._check_writable()
+        row = None if record is None else _record_row(record)
+        try:
+            return self._engine.write(
+                lambda db: self._swap(db, ident, expected, new, row),
+                keep=lambda outcome: isinstance(outcome, Committed),
+            )
+        except (DuplicateRow, LostRace):
+            return Stale(self._engine.read(lambda db: self._location(db, ident)))
+        except OutcomeUnknown as unknown:
+            return Unknown(str(unknown))
+
+    def _swap(self, db: Db, ident: Ident, expected: str, new: str, row: tuple[Any, ...] | None) -> Committed | Stale:
+        sql = (
+            f"UPDATE {TABLES} SET metadata_location = ?, previous_metadata_location = ? "  # noqa: S608
+            f"WHERE {_ROW}{self._is_table} AND metadata_location = ?"
+        )
+        if db.execute(sql, (new, expected, *self._key(ident), expected)).rowcount == 1:
+            if row is not None:
+                self._insert_record(db, row)
+            return Committed(new)
+        # A second statement: the one that lost would still show the value from before the winner (rule P5).
+        actual = self._location(db, ident)
+        if actual != new:
+            return Stale(actual)
+        # Names are fresh, so a pointer to ``new`` is this very swap, sent before (rule P9).
+        if row is not None and not self._has_record(db, row):
+            self._insert_record(db, row)
+        return Committed(new)
+
+    def _location(self, db: Db, ident: Ident) -> str | None:
+        sql = f"SELECT metadata_location FROM {TABLES} WHERE {_ROW}{self._is_table}"  # noqa: S608
+        row = db.execute(sql, self._key(ident)).fetchone()
+        return None if row is None else row[0]
+
+    # Commit ids
+
+    def find_commit(self, table_uuid: str, commit_id: str) -> CommitRecord | None:
+        if not self._keeps_commits:
+            return None
+        sql = (
+            f"SELECT c.digest, c.snapshot_id, c.sequence_number, c.summary, {self._engine.on_standby} "  # noqa: S608
+            f"FROM (SELECT 1 AS one) AS o LEFT JOIN {COMMITS} AS c ON c.table_uuid = ? AND c.commit_id = ?"
+        )
+        digest, snapshot_id, sequence_number, summary, standby = self._engine.read(
+            lambda db: db.execute(sql, (table_uuid, commit_id)).fetchone()
+        )
+        self._check_primary(standby)
+        if digest is None:
+            return None
+        return CommitRecord(table_uuid, commit_id, digest, snapshot_id, sequence_number, orjson.loads(summary))
+
+    def put_commit(self, record: CommitRecord) -> bool:
+        self._check_writable()
+        row = _record_row(record)
+
+        def put(again: bool) -> bool:
+            try:
+                self._change(lambda db: self._insert_record(db, row))
+            except DuplicateRow:
+                return again and self.find_commit(record.table_uuid, record.commit_id) == record
+            return True
+
+        return _resend(put, f"commit id {record.commit_id!r} was recorded")
+
+    def _insert_record(self, db: Db, row: tuple[Any, ...]) -> None:
+        db.execute(
+            f"INSERT INTO {COMMITS} (table_uuid, commit_id, digest, snapshot_id, sequence_number, summary, recorded_at)"  # noqa: S608
+            f" VALUES (?, ?, ?, ?, ?, ?, {self._engine.clock()})",
+            row,
+        )
+
+    def _has_record(self, db: Db, row: tuple[Any, ...]) -> bool:
+        sql = f"SELECT 1 FROM {COMMITS} WHERE table_uuid = ? AND commit_id = ?"  # noqa: S608
+        return db.execute(sql, row[:2]).fetchone() is not None
+
+    # Tables
+
+    def insert(self, ident: Ident, location: str) -> None:
+        self._check_writable()
+        columns = "catalog_name, table_namespace, table_name, metadata_location" + ", iceberg_type" * self._typed
+        sql = f"INSERT INTO {TABLES} ({columns}) VALUES (?, ?, ?, ?{', ?' * self._typed})"  # noqa: S608
+
+        def work(db: Db) -> None:
+            self._hold_namespace(db, ident.namespace)
+            db.execute(sql, (*self._key(ident), location, *(("TABLE",) * self._typed)))
+
+        def send(again: bool) -> None:
+            try:
+                self._change(work)
+            except DuplicateRow:
+                if not again or self._engine.read(lambda db: self._location(db, ident)) != location:
+                    raise table_exists(ident) from None
+
+        _resend(send, f"the table {ident} was created")
+
+    def delete(self, ident: Ident) -> str:
+        self._check_writable()
+        seen: list[str] = []
+
+        def work(db: Db) -> str:
+            location = self._location(db, ident)
+            if location is None:
+                raise no_such_table(ident)
+            seen.append(location)
+            sql = f"DELETE FROM {TABLES} WHERE {_ROW} AND metadata_location = ?"  # noqa: S608
+            if db.execute(sql, (*self._key(ident), location)).rowcount != 1:
+                raise LostRace
+            return location
+
+        def send(again: bool) -> str:
+            try:
+                return self._change(work)
+            except NoSuchTable:
+                if again and seen:
+                    return seen[-1]
+                raise
+
+        return _resend(send, f"the table {ident} was dropped")
+
+    def rename(self, old: Ident, new: Ident) -> None:
+        self._check_writable()
+        if old == new:
+            self.read(old)
+            return
+        sql = f"UPDATE {TABLES} SET table_namespace = ?, table_name = ? WHERE {_ROW}{self._is_table}"  # noqa: S608
+        seen: list[str] = []
+
+        def work(db: Db) -> None:
+            location = self._location(db, old)
+            if location is None:
+                raise no_such_table(old)
+            seen.append(location)
+            self._hold_namespace(db, new.namespace)
+            if db.execute(sql, (*self._key(new)[1:], *self._key(old))).rowcount != 1:
+                raise no_such_table(old)
+
+        def send(again: bool) -> None:
+            try:
+                self._change(work)
+            except DuplicateRow:
+                raise table_exists(new) from None
+            except NoSuchTable:
+                if not (again and self._engine.read(lambda db: self._location(db, new)) in seen):
+                    raise
+
+        _resend(send, f"the table {old} was renamed to {new}")
+
+    def pointers(self, namespace: tuple[str, ...] | None = None) -> dict[Ident, str]:
+        sql = (
+            f"SELECT table_namespace, table_name, metadata_location FROM {TABLES} "  # noqa: S608
+            f"WHERE catalog_name = ?{self._is_table} AND metadata_location IS NOT NULL"
+        )
+        parameters: tuple[str, ...] = (self.name,)
+        if namespace is not None:
+            sql, parameters = sql + " AND table_namespace = ?", (self.name, _joined(namespace))
+        rows = self._engine.read(lambda db: db.execute(sql, parameters).fetchall())
+        return {Ident(_split(levels), name): location for levels, name, location in sorted(rows)}
+
+    # Namespaces
+
+    def namespaces(self) -> dict[tuple[str, ...], dict[str, str]]:
+        sql = (
+            f"SELECT table_namespace, NULL, NULL FROM {TABLES} WHERE catalog_name = ? "  # noqa: S608
+            f"UNION SELECT namespace, property_key, property_value FROM {PROPERTIES} WHERE catalog_name = ?"
+        )
+        rows = self._engine.read(lambda db: db.execute(sql, (self.name, self.name)).fetchall())
+        found: dict[tuple[str, ...], dict[str, str]] = {}
+        for text, key, value in rows:
+            levels = _split(text)
+            for depth in range(1, len(levels) + 1):
+                found.setdefault(levels[:depth], {})
+            if key is not None and key != "exists":
+                found[levels][key] = value or ""
+        return dict(sorted(found.items()))
+
+    def create_namespace(self, namespace: tuple[str, ...], properties: Mapping[str, str]) -> None:
+        self._check_writable()
+        # Iceberg Java and PyIceberg know an empty namespace by this row.
+        pairs = {"exists": "true", **properties}
+        sql = f"INSERT INTO {PROPERTIES} (catalog_name, namespace, property_key, property_value) VALUES (?, ?, ?, ?)"  # noqa: S608
+
+        def work(db: Db) -> None:
+            if self._exists(db, namespace):
+                raise DuplicateRow
+            for key, value in pairs.items():
+                db.execute(sql, (self.name, _joined(namespace), key, value))
+
+        def send(again: bool) -> None:
+            try:
+                self._change(work)
+            except DuplicateRow:
+                if not again:
+                    raise namespace_exists(namespace) from None
+
+        _resend(send, f"the namespace {_joined(namespace)} was created")
+
+    def drop_namespace(self, namespace: tuple[str, ...]) -> None:
+        self._check_writable()
+        sql = f"DELETE FROM {PROPERTIES} WHERE catalog_name = ? AND namespace = ?"  # noqa: S608
+
+        def work(db: Db) -> None:
+            # First the rows that whoever adds a table holds on to, then the look for tables: nobody slips in between.
+            known = db.execute(sql, (self.name, _joined(namespace))).rowcount > 0
+            if self._exists(db, namespace):
+                raise namespace_not_empty(namespace)
+            if not known:
+                raise no_such_namespace(namespace)
+
+        def send(again: bool) -> None:
+            try:
+                self._change(work)
+            except NoSuchNamespace:
+                if not again:
+                    raise
+
+        _resend(send, f"the namespace {_joined(namespace)} was dropped")
+
+    def _exists(self, db: Db, namespace: tuple[str, ...]) -> bool:
+        """Does anything have this namespace, or one below it?"""
+        # substr, because SQLite's LIKE ignores case and both would need escapes.
+        text = _joined(namespace)
+        below = (self.name, text, len(text) + 1, text + ".")
+        sql = (
+            f"SELECT 1 FROM {TABLES} WHERE catalog_name = ? "  # noqa: S608
+            "AND (table_namespace = ? OR substr(table_namespace, 1, ?) = ?) "
+            f"UNION ALL SELECT 1 FROM {PROPERTIES} WHERE catalog_name = ? "
+            "AND (namespace = ? OR substr(namespace, 1, ?) = ?) LIMIT 1"
+        )
+        return db.execute(sql, below + below).fetchone() is not None
+
+    def _hold_namespace(self, db: Db, namespace: tuple[str, ...]) -> None:
+        """Raises NoSuchNamespace; otherwise a concurrent drop waits for this transaction, and then finds its table."""
+        sql = f"SELECT 1 FROM {PROPERTIES} WHERE catalog_name = ? AND namespace = ?{self._engine.key_share}"  # noqa: S608
+        if db.execute(sql, (self.name, _joined(namespace))).fetchone() is None and not self._exists(db, namespace):
+            raise no_such_namespace(namespace)
+
+    # Helpers
+
+    def close(self) -> None:
+        self._engine.close()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._shown!r}, name={self.name!r})"
+
+    def _key(self, ident: Ident) -> tuple[str, str, str]:
+        return self.name, _joined(ident.namespace), ident.name
+
+    def _change(self, work: Callable[[Db], T]) -> T:
+        """Changes without an expected value start again when another one came between their statements."""
+        for _ in range(100):
+            try:
+                return self._engine.write(work)
+            except LostRace:
+                continue
+        raise CatalogUnavailable(f"Other writers of {self._shown} got in between 100 times in a row")
+
+    def _check_writable(self) -> None:
+        if self._read_only:
+            raise opened_read_only(self._shown)
+
+    def _check_primary(self, standby: object) -> None:
+        if standby:
+            raise CatalogUnavailable(
+                f"{self._shown} is a standby, which may lag behind", advice="Connect to the primary server"
+            )
+
+
+def _set_up(engine: Engine, *, read_only: bool, create: bool, shown: str) -> tuple[dict[str, frozenset[str]], bool]:
+    """The columns of each table, created where missing and allowed; and whether the catalog is new."""
+    created = False
+    for _ in range(20):
+        found = engine.read(lambda db: {table: engine.columns(db, table) for table in _CREATE})
+        missing = [table for table in _CREATE if not found[table]]
+        unborn = TABLES in missing or PROPERTIES in missing
+        if unborn and (read_only or not create):
+            raise InvalidInput(
+                f"{shown} holds no Iceberg catalog",
+                evidence=f"There is no table {' and no table '.join(missing)} in it",
+                advice="Connect with create=True and without read_only to make one",
+            )
+        if not missing or read_only:
+            return found, created
+        try:
+            engine.write(lambda db: _create(db, missing))  # noqa: B023 - called before the loop goes on
+        except (DuplicateRow, LostRace, OutcomeUnknown):
+            # Another process is creating the same tables at this moment: look again.
+            continue
+        created = created or unborn
+    raise CatalogUnavailable(f"The catalog's tables in {shown} could not be created")
+
+
+def _create(db: Db, tables: Sequence[str]) -> None:
+    for table in tables:
+        db.execute(_CREATE[table])
+
+
+def _adopted_name(engine: Engine, shown: str) -> str:
+    """Rows are keyed by the catalog's name: opening an existing catalog under another one would show it empty."""
+    sql = f"SELECT catalog_name FROM {TABLES} UNION SELECT catalog_name FROM {PROPERTIES}"  # noqa: S608
+    names = sorted(row[0] for row in engine.read(lambda db: db.execute(sql).fetchall()))
+    if not names or DEFAULT_NAME in names:
+        return DEFAULT_NAME
+    if len(names) == 1:
+        return str(names[0])
+    raise InvalidInput(
+        f"{shown} holds several catalogs: {', '.join(map(repr, names))}", advice=f"Choose one: name={names[0]!r}"
+    )
+
+
+def _resend(send: Callable[[bool], T], what: str) -> T:
+    """Make a change whose answer may get lost; its argument says that an earlier sending may have landed."""
+    cause = ""
+    for again in _again():
+        try:
+            return send(again)
+        except OutcomeUnknown as unknown:
+            cause = str(unknown)
+    raise CommitUnknown(f"It is not known whether {what}", evidence=cause, advice="Look, then call again if need be")
+
+
+def _again() -> Iterator[bool]:
+    for n in range(_RESENDS):
+        yield n > 0
+
+
+def _record_row(record: CommitRecord) -> tuple[Any, ...]:
+    summary = orjson.dumps(dict(record.summary)).decode()
+    return (
+        record.table_uuid,
+        record.commit_id,
+        record.digest,
+        record.snapshot_id,
+        record.sequence_number,
+        summary,
+    )
+
+
+def _joined(namespace: tuple[str, ...]) -> str:
+    return ".".join(namespace)
+
+
+def _split(text: str) -> tuple[str, ...]:
+    return tuple(text.split("."))

@@ -1,0 +1,444 @@
+"""Any PyIceberg catalog (REST, Glue, Hive, SQL …) behind the Catalog protocol, through ``commit_table``.
+
+The metadata file is written by the catalog's server or by PyIceberg, so there is nothing to prepare and nothing to
+discard; "expected" is a set of requirements (rule P29, requirements.py); and no answer but success is believed before a
+fresh head was searched for the commit (rule P30).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import pydantic
+from pyiceberg.catalog import Catalog as PyIcebergCatalog
+from pyiceberg.table import Table
+from pyiceberg.table.update import TableRequirement, TableUpdate
+
+from frazil.catalog import _fork, _refusals, foreign_open, records
+from frazil.catalog.base import (
+    Capabilities,
+    CommitRecord,
+    Committed,
+    Head,
+    OpenedCatalog,
+    Outcome,
+    Prepared,
+    Proposal,
+    Stale,
+    Unknown,
+)
+from frazil.catalog.foreign_errors import Failure, Subject, Wording, failure, translated
+from frazil.catalog.requirements import merged, ref_requirements, table_uuid, unmet
+from frazil.errors import CatalogUnavailable, CommitUnknown, FrazilError, NoSuchNamespace, NoSuchTable, TableExists
+from frazil.format.metadata import TableMetadata
+from frazil.format.storage import Storage
+from frazil.model import Ident
+from frazil.runtime import Runtime
+
+_LOG = logging.getLogger(__name__)
+_UPDATES: pydantic.TypeAdapter[tuple[TableUpdate, ...]] = pydantic.TypeAdapter(tuple[TableUpdate, ...])
+_REQUIREMENTS: pydantic.TypeAdapter[tuple[TableRequirement, ...]] = pydantic.TypeAdapter(tuple[TableRequirement, ...])
+
+_STORAGE_KEYS = ("s3.", "client.", "gcs.", "adls.", "hdfs.", "oss.")
+_LOADED_KEPT = 64
+_RECORD_TRIES = 8
+HIVE_WARNING = (
+    "Hive's metastore swaps under a lock and compares nothing: a writer that stalls longer than the lock lives "
+    "overwrites what others committed meanwhile"
+)
+
+
+def open_foreign(
+    uri: str,
+    *,
+    warehouse: str | None,
+    name: str | None,
+    properties: Mapping[str, str],
+    runtime: Runtime,
+    read_only: bool = False,
+) -> OpenedCatalog:
+    """Open ``http(s)://host[:port][/prefix]`` (REST), ``glue://``, ``thrift://host:port`` or ``pyiceberg:name``.
+
+    Raises InvalidInput, Unsupported (with the pip command), PermissionDenied, CatalogUnavailable.
+    """
+    target = foreign_open.target(uri, warehouse=warehouse, name=name, properties=properties)
+    opened = target.open()
+    if target.kind == "hive":
+        _LOG.warning("%s: %s", target.shown, HIVE_WARNING)
+    storage = Storage(storage_properties(opened.properties))
+    catalog = ForeignCatalog(
+        opened,
+        storage,
+        runtime,
+        atomic=target.kind != "hive",
+        has_server=target.kind == "rest",
+        read_only=read_only,
+        shown=target.shown,
+        reopen=target.open,
+    )
+    return OpenedCatalog(
+        catalog=catalog,
+        storage=storage,
+        # A REST server places tables itself, and "warehouse" may be no more than a name there.
+        warehouse=None if target.kind == "rest" else opened.properties.get("warehouse"),
+        uri_shown=target.shown,
+        kind=target.kind,
+        created=False,
+    )
+
+
+class ForeignCatalog:
+    """A PyIceberg catalog as a referee. Thread-safe; after a fork it opens connections of its own."""
+
+    def __init__(
+        self,
+        catalog: PyIcebergCatalog,
+        storage: Storage,
+        runtime: Runtime,
+        *,
+        atomic: bool = True,
+        has_server: bool = False,
+        read_only: bool = False,
+        shown: str | None = None,
+        reopen: Callable[[], PyIcebergCatalog] | None = None,
+    ) -> None:
+        self.name = catalog.name
+        self.capabilities = Capabilities(records_commit_ids=False, stale_is_certain=False, atomic=atomic)
+        self._catalog = catalog
+        self._storage = storage
+        self._runtime = runtime
+        self._wording = Wording.of(f"The catalog {shown or catalog.name}", catalog.properties)
+        self._shown = shown or catalog.name
+        self._reopen = reopen
+        self._has_server = has_server
+        self._read_only = read_only
+        self._inherited = False
+        self._lock = threading.RLock()
+        self._loaded: OrderedDict[Ident, Table] = OrderedDict()
+        _fork.watch(self)
+
+    # Tables: load and commit
+
+    def load(self, ident: Ident) -> Head:
+        """The table as its catalog knows it now. Raises NoSuchTable, PermissionDenied, CatalogUnavailable."""
+        with self._asking(ident) as catalog:
+            table = catalog.load_table(_identifier(ident))
+        return self._head(ident, table)
+
+    def prepare(self, ident: Ident, head: Head, proposal: Proposal) -> Prepared:
+        """Nothing is written. The requirements no commit may lack (rule P29) and the commit id's property are added."""
+        updates = proposal.updates
+        if proposal.record is not None and not _added_snapshots(updates):
+            updates += records.property_updates(head.metadata, proposal.record, self._runtime.now_ms())
+        needed = [table_uuid(head.metadata), *ref_requirements(head.metadata, updates)]
+        requirements = merged(needed, proposal.requirements)
+        return Prepared(ident, head, Proposal(updates, requirements, proposal.record))
+
+    def swap(self, prepared: Prepared) -> Outcome:
+        """Send it. Committed may name a later location than this commit's own, when it was found out afterwards."""
+        if self._read_only:
+            raise _refusals.opened_read_only(self._shown)
+        requirements = _REQUIREMENTS.validate_python(prepared.proposal.requirements)
+        updates = _UPDATES.validate_python(prepared.proposal.updates)
+        table = self._table(prepared.ident)
+        if table is None:
+            return Stale(None)
+        try:
+            with self._serial():
+                response = self._current().commit_table(table, requirements, updates)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the commit may have landed before it (rule P30)
+            return self._found_out(prepared, failure(error, self._wording, prepared.ident), error)
+        return Committed(response.metadata_location)
+
+    def discard(self, prepared: Prepared) -> None:
+        """Nothing of ours was written; what PyIceberg or the server left is theirs, and unreferenced."""
+
+    def find_commit(self, metadata: TableMetadata, commit_id: str) -> CommitRecord | None:
+        return records.find_record(metadata, commit_id)
+
+    def record_commit(self, ident: Ident, head: Head, record: CommitRecord) -> None:
+        """Keep the id in a property of its own. Raises CommitUnknown when nobody can say whether it is kept."""
+        outcome: Outcome = Unknown("it was never sent")
+        for attempt in range(_RECORD_TRIES):
+            if records.find_record(head.metadata, record.commit_id) is not None:
+                return
+            outcome = self.swap(self.prepare(ident, head, Proposal((), (), record)))
+            if isinstance(outcome, Committed):
+                return
+            self._runtime.sleep(0.02 * (attempt + 1) * (0.5 + self._runtime.random()))
+            head = self.load(ident)
+        if isinstance(outcome, Unknown):
+            raise CommitUnknown(
+                f"Whether {self._wording.catalog} keeps the commit id of a write to {ident} is not known",
+                commit_id=record.commit_id,
+                evidence=outcome.cause,
+            )
+        raise CatalogUnavailable(
+            f"The commit id could not be recorded: {ident} changed {_RECORD_TRIES} times meanwhile"
+        )
+
+    # Tables: create, register, drop, rename, list
+
+    def create(self, ident: Ident, metadata: TableMetadata) -> Head:
+        """Create an empty table. A server hands out field ids itself, and the location where ``metadata`` has none."""
+        with self._changing(ident) as catalog:
+            _check_free(catalog, ident)
+        if self._has_server or not metadata.location:
+            return self._create_by_server(ident, metadata)
+        # Not through create_table: it would renumber the fields, and leave its file behind when the race is lost.
+        location = f"{metadata.metadata_folder}/00000-{self._runtime.new_uuid()}.metadata.json"
+        self._storage.write(location, metadata.to_json())
+        try:
+            return self.register(ident, location)
+        except CatalogUnavailable:
+            return self._unless_found(ident, lambda head: head.location == location)
+        except FrazilError:
+            self._storage.delete([location])
+            raise
+
+    def _create_by_server(self, ident: Ident, metadata: TableMetadata) -> Head:
+        properties = dict(metadata.properties)
+        if metadata.format_version != 2:
+            properties["format-version"] = str(metadata.format_version)
+        try:
+            with self._changing(ident) as catalog:
+                table = catalog.create_table(
+                    _identifier(ident),
+                    schema=metadata.schema(),
+                    location=metadata.location or None,
+                    partition_spec=metadata.spec(),
+                    sort_order=metadata.sort_order(),
+                    properties=properties,
+                )
+        except (TableExists, CatalogUnavailable):
+            # A client may send twice, and an answer may be lost: a table at the very location asked for is this one.
+            asked = metadata.location
+            return self._unless_found(ident, lambda head: bool(asked) and head.metadata.location == asked)
+        return self._head(ident, table)
+
+    def register(self, ident: Ident, location: str) -> Head:
+        """Adopt an existing metadata file. Raises StorageError and CorruptMetadata where it cannot be read."""
+        if not self._has_server:
+            # PyIceberg's SqlCatalog puts the row in first and reads the file afterwards.
+            TableMetadata.parse(self._storage.read(location), location)
+        with self._changing(ident) as catalog:
+            return self._head(ident, catalog.register_table(_identifier(ident), location))
+
+    def drop(self, ident: Ident) -> str:
+        """Forget a table; its files stay. Returns the metadata location it had."""
+        location = self.load(ident).location
+        with self._changing(ident) as catalog:
+            catalog.drop_table(_identifier(ident))
+        self._loaded.pop(ident, None)
+        return location
+
+    def rename(self, old: Ident, new: Ident) -> None:
+        with self._changing(old, target=new) as catalog:
+            catalog.rename_table(_identifier(old), _identifier(new))
+        self._loaded.pop(old, None)
+
+    def tables(self, namespace: tuple[str, ...] | None = None) -> list[Ident]:
+        """The tables directly in one namespace, or all. Raises NoSuchNamespace."""
+        if namespace is None:
+            return [ident for each in self._namespaces() for ident in self._tables_if_there(each)]
+        with self._asking(namespace) as catalog:
+            return sorted(Ident(tuple(found[:-1]), found[-1]) for found in catalog.list_tables(namespace))
+
+    # Namespaces
+
+    def namespaces(self) -> dict[tuple[str, ...], dict[str, str]]:
+        found: dict[tuple[str, ...], dict[str, str]] = {}
+        for namespace in self._namespaces():
+            found[namespace] = {}
+            # A parent that only its children imply has no properties.
+            with contextlib.suppress(NoSuchNamespace), self._asking(namespace) as catalog:
+                properties = catalog.load_namespace_properties(namespace)
+                found[namespace] = {str(key): str(value) for key, value in properties.items()}
+        return found
+
+    def create_namespace(self, namespace: tuple[str, ...], properties: Mapping[str, str]) -> None:
+        with self._changing(namespace) as catalog:
+            catalog.create_namespace(namespace, dict(properties))
+
+    def drop_namespace(self, namespace: tuple[str, ...]) -> None:
+        with self._changing(namespace) as catalog:
+            catalog.drop_namespace(namespace)
+
+    def close(self) -> None:
+        if not self._inherited:
+            self._catalog.close()
+
+    # How an unclear answer is found out (rule P30)
+
+    def _found_out(self, prepared: Prepared, failed: Failure, error: Exception) -> Outcome:
+        try:
+            head = self.load(prepared.ident)
+        except NoSuchTable:
+            return Stale(None) if failed.answered else Unknown(f"{failed.cause}; now there is no such table")
+        except FrazilError as unreadable:
+            if failed.answered and failed.error is not None:
+                raise failed.error from error
+            return Unknown(f"{failed.cause}; then the table could not be read: {unreadable.problem}")
+        if has_landed(prepared.proposal, head.metadata):
+            return Committed(head.location)
+        if failed.answered and head.location != prepared.head.location:
+            return Stale(head.location)
+        if cannot_land(prepared, head.metadata):
+            return Stale(head.location)
+        if failed.error is not None:
+            raise failed.error from error
+        return Unknown(failed.cause)
+
+    # The PyIceberg side
+
+    @contextlib.contextmanager
+    def _asking(self, subject: Subject, target: Ident | None = None) -> Iterator[PyIcebergCatalog]:
+        with translated(self._wording, subject, target), self._serial():
+            yield self._current()
+
+    @contextlib.contextmanager
+    def _changing(self, subject: Subject, target: Ident | None = None) -> Iterator[PyIcebergCatalog]:
+        if self._read_only:
+            raise _refusals.opened_read_only(self._shown)
+        with self._asking(subject, target) as catalog:
+            yield catalog
+
+    def _serial(self) -> contextlib.AbstractContextManager[object]:
+        # PyIceberg's Hive client is one connection that every call opens and closes.
+        return contextlib.nullcontext() if self.capabilities.atomic else self._lock
+
+    def _current(self) -> PyIcebergCatalog:
+        if self._inherited:
+            with self._lock:
+                if self._inherited and self._reopen is not None:
+                    self._catalog = self._reopen()
+                self._inherited = False
+        return self._catalog
+
+    def before_fork(self) -> None:
+        """Nothing to stop: the child opens connections of its own."""
+
+    def after_fork_in_parent(self) -> None:
+        """Nothing to resume."""
+
+    def after_fork_in_child(self) -> None:
+        # Another thread of the parent may have held the lock, and nobody is left to let it go.
+        self._lock = threading.RLock()
+        self._inherited = True
+
+    def _table(self, ident: Ident) -> Table | None:
+        """PyIceberg's handle, which names the table in a commit and carries its token. None: no such table."""
+        if (table := self._loaded.get(ident)) is None:
+            try:
+                self.load(ident)
+            except NoSuchTable:
+                return None
+            table = self._loaded[ident]
+        return table
+
+    def _head(self, ident: Ident, table: Table) -> Head:
+        self._remember(ident, table)
+        self._grant(table)
+        # BaseModel's own method: PyIceberg's refuses format version 3, and parse() has the sentence for that.
+        data = pydantic.BaseModel.model_dump_json(table.metadata, by_alias=True, exclude_none=True).encode()
+        location = table.metadata_location or ""
+        return Head(location, TableMetadata.parse(data, location or str(ident)), self._runtime.now_ms())
+
+    def _remember(self, ident: Ident, table: Table) -> None:
+        with self._lock:
+            self._loaded[ident] = table
+            self._loaded.move_to_end(ident)
+            while len(self._loaded) > _LOADED_KEPT:
+                self._loaded.popitem(last=False)
+
+    def _grant(self, table: Table) -> None:
+        """Hand the credentials a server vended for this table to the storage; a table's own properties are none."""
+        own = table.metadata.properties
+        vended = {key: value for key, value in storage_properties(table.io.properties).items() if own.get(key) != value}
+        if any(self._storage.properties.get(key) != value for key, value in vended.items()):
+            self._storage.grant(table.metadata.location, vended)
+
+    def _unless_found(self, ident: Ident, is_mine: Callable[[Head], bool]) -> Head:
+        """Inside an except block: the table, if it is mine after all; otherwise the error goes on."""
+        with contextlib.suppress(FrazilError):
+            if is_mine(head := self.load(ident)):
+                return head
+        raise  # noqa: PLE0704 - called while an error is being handled
+
+    def _namespaces(self, parent: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+        try:
+            with self._asking(parent) as catalog:
+                children = sorted(tuple(child) for child in catalog.list_namespaces(parent))
+        except NoSuchNamespace:
+            return
+        for child in children:
+            # Some servers answer with the parent itself, or ignore the parent asked for.
+            if len(child) == len(parent) + 1 and child[: len(parent)] == parent:
+                yield child
+                yield from self._namespaces(child)
+
+    def _tables_if_there(self, namespace: tuple[str, ...]) -> list[Ident]:
+        try:
+            return self.tables(namespace)
+        except NoSuchNamespace:
+            return []
+
+
+def has_landed(proposal: Proposal, metadata: TableMetadata) -> bool:
+    """Is this very proposal part of the table? By the snapshots it adds, ancestors or not; else by its commit id."""
+    if added := _added_snapshots(proposal.updates):
+        return all(metadata.has_snapshot(snapshot_id) for snapshot_id in added)
+    return proposal.record is not None and records.find_record(metadata, proposal.record.commit_id) is not None
+
+
+def cannot_land(prepared: Prepared, metadata: TableMetadata) -> bool:
+    """Is it certain, from a head without the commit, that it did not land and never will? (rules P9, P30)
+
+    A requirement that is unmet now fences every copy still on its way. And the commit was not here and taken out again:
+    each branch it moves leads from the head back to its base without a gap.
+    """
+    if metadata.uuid != prepared.head.metadata.uuid or not unmet(prepared.proposal.requirements, metadata):
+        return False
+    branches = [update["ref-name"] for update in prepared.proposal.updates if update["action"] == "set-snapshot-ref"]
+    if _added_snapshots(prepared.proposal.updates):
+        return all(_unbroken(prepared.head.metadata, metadata, branch) for branch in branches)
+    return prepared.proposal.record is not None and not records.records_are_full(metadata)
+
+
+def _unbroken(base: TableMetadata, head: TableMetadata, branch: str) -> bool:
+    wanted = base.ref_snapshot_id(branch)
+    if head.ref_snapshot_id(branch) is None:
+        return wanted is None and not head.raw.get("snapshots")
+    last = None
+    for last in head.ancestors(head.ref_snapshot_id(branch)):
+        if last.snapshot_id == wanted:
+            return True
+    # PyIceberg's expiry clears the parents of what it keeps, so "no parent" alone does not prove a first one.
+    first = base.last_sequence_number + 1
+    return wanted is None and last is not None and (last.parent_snapshot_id, last.sequence_number) == (None, first)
+
+
+def storage_properties(properties: Mapping[str, Any]) -> dict[str, str]:
+    """PyIceberg's file properties among a catalog's."""
+    return {key: str(value) for key, value in properties.items() if key.startswith(_STORAGE_KEYS)}
+
+
+def _added_snapshots(updates: Iterable[Mapping[str, Any]]) -> list[int]:
+    return [update["snapshot"]["snapshot-id"] for update in updates if update["action"] == "add-snapshot"]
+
+
+def _check_free(catalog: PyIcebergCatalog, ident: Ident) -> None:
+    # PyIceberg's file-based catalogs write the metadata file first and leave it behind when the name cannot be had.
+    if not catalog.namespace_exists(ident.namespace):
+        raise _refusals.no_such_namespace(ident.namespace)
+    if catalog.table_exists(_identifier(ident)):
+        raise _refusals.table_exists(ident)
+
+
+def _identifier(ident: Ident) -> tuple[str, ...]:
+    return (*ident.namespace, ident.name)

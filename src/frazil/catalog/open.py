@@ -1,0 +1,199 @@
+"""From a URI to a catalog, its storage and its warehouse."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from frazil.catalog._sql import DEFAULT_NAME, SqlStore
+from frazil.catalog._uri import mask_uri
+from frazil.catalog.base import OpenedCatalog
+from frazil.catalog.memory import MemoryStore
+from frazil.catalog.pointer import PointerCatalog
+from frazil.catalog.sqlite import SqliteStore
+from frazil.errors import InvalidInput
+from frazil.format.storage import Storage, local_path, storage_error
+from frazil.runtime import SYSTEM, Runtime
+
+__all__ = ["CATALOG_FILE", "WAREHOUSE_FOLDER", "OpenedCatalog", "mask_uri", "open_catalog"]
+
+CATALOG_FILE, WAREHOUSE_FOLDER = "catalog.db", "warehouse"
+_POSTGRES = ("postgresql", "postgres", "postgresql+psycopg", "postgresql+psycopg2", "jdbc:postgresql")
+_FOREIGN = ("http", "https", "pyiceberg", "glue", "thrift")
+_KNOWN = ("file", "sqlite", "postgresql", "memory", "http", "https", "pyiceberg", "glue", "thrift")
+_SCHEME = re.compile(r"(?i)^(jdbc:[a-z]+(?=:)|[a-z][a-z0-9+.-]+(?=://|:[^/\\]))")
+
+_shared: dict[str, tuple[MemoryStore, Storage, str]] = {}
+_shared_lock = threading.Lock()
+
+
+def open_catalog(
+    uri: str,
+    *,
+    warehouse: str | None = None,
+    name: str | None = None,
+    properties: Mapping[str, str] | None = None,
+    read_only: bool = False,
+    create: bool = True,
+    runtime: Runtime = SYSTEM,
+) -> OpenedCatalog:
+    """Open the catalog that ``uri`` names: a folder, file:, sqlite:, postgresql:, memory:, or one that PyIceberg opens.
+
+    ``warehouse`` defaults to a folder beside an embedded catalog. ``create=False`` and ``read_only`` refuse a catalog
+    that does not exist yet.
+    """
+    if not isinstance(uri, str | os.PathLike) or not os.fspath(uri):
+        raise InvalidInput(f"A catalog's URI must be text, not {uri!r}", advice="For instance frazil.connect('./lake')")
+    uri = os.fspath(uri)
+    given = dict(properties or {})
+    scheme = _scheme(uri)
+    if scheme in _FOREIGN:
+        from frazil.catalog.foreign import open_foreign
+
+        # The warehouse goes as it is: to a REST server it may be a name.
+        return open_foreign(uri, warehouse=warehouse, name=name, properties=given, read_only=read_only, runtime=runtime)
+    opener = _OPENERS.get(scheme)
+    if opener is None:
+        raise _unknown_scheme(scheme, uri)
+    place = None if warehouse is None else _location(warehouse)
+    return opener(_Asked(uri, place, name, given, read_only, create, runtime))
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    uri: str
+    warehouse: str | None
+    name: str | None
+    properties: Mapping[str, str]
+    read_only: bool
+    create: bool
+    runtime: Runtime
+
+    def opened(self, store: SqlStore, *, kind: str, warehouse: str | None) -> OpenedCatalog:
+        storage = Storage(self.properties)
+        return OpenedCatalog(
+            catalog=PointerCatalog(store, storage, self.runtime),
+            storage=storage,
+            warehouse=self.warehouse or warehouse,
+            uri_shown=mask_uri(self.uri),
+            kind=kind,
+            created=store.created,
+        )
+
+    def sqlite(self, path: str) -> SqliteStore:
+        return SqliteStore(path, name=self.name, read_only=self.read_only, create=self.create, runtime=self.runtime)
+
+
+def _scheme(uri: str) -> str:
+    found = _SCHEME.match(uri)
+    return found[1].lower() if found else ""
+
+
+def _unknown_scheme(scheme: str, uri: str) -> InvalidInput:
+    near = difflib.get_close_matches(scheme.removeprefix("jdbc:"), [*_KNOWN, *_POSTGRES], n=1, cutoff=0.5)
+    guess = f"Did you mean {near[0]}? " if near else ""
+    return InvalidInput(
+        f"The catalog URI {mask_uri(uri)} has the unknown scheme {scheme!r}",
+        advice=f"{guess}Known are a folder, {', '.join(f'{each}:' for each in _KNOWN)}",
+    )
+
+
+def _location(path: str) -> str:
+    """A warehouse as an absolute location. Iceberg's own engines need the scheme, and do not percent-encode."""
+    path = os.fspath(path)
+    if "://" in path and not path.startswith("file:"):
+        return path.rstrip("/")
+    return "file://" + os.path.abspath(os.path.expanduser(local_path(path)))
+
+
+def _open_folder(asked: _Asked) -> OpenedCatalog:
+    folder = os.path.abspath(os.path.expanduser(local_path(asked.uri)))
+    file = os.path.join(folder, CATALOG_FILE)
+    if os.path.exists(folder) and not os.path.isdir(folder):
+        raise InvalidInput(
+            f"{folder} is a file, not a lake's folder", advice=f"For a SQLite catalog write sqlite:///{folder}"
+        )
+    if not os.path.exists(file):
+        if asked.read_only or not asked.create:
+            raise InvalidInput(
+                f"There is no lake in {folder}",
+                evidence=f"It has no {CATALOG_FILE}",
+                advice="Check the path, or connect with create=True and without read_only to make one",
+            )
+        _make_folder(folder)
+    return asked.opened(
+        asked.sqlite(file), kind="embedded", warehouse=_location(os.path.join(folder, WAREHOUSE_FOLDER))
+    )
+
+
+def _make_folder(folder: str) -> None:
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+        raise storage_error(error, f"Cannot create the folder {folder}") from error
+
+
+def _open_sqlite(asked: _Asked) -> OpenedCatalog:
+    path = os.path.abspath(sqlite_path(asked.uri))
+    warehouse = _location(os.path.join(os.path.dirname(path), WAREHOUSE_FOLDER))
+    return asked.opened(asked.sqlite(path), kind="sqlite", warehouse=warehouse)
+
+
+def sqlite_path(uri: str) -> str:
+    """SQLAlchemy's form (three slashes and a relative path, four and an absolute one) or JDBC's (jdbc:sqlite:path)."""
+    rest = uri.partition(":")[2].partition("?")[0]
+    if uri.lower().startswith("jdbc:"):
+        path = rest.partition(":")[2]
+    elif rest.startswith("///"):
+        path = rest[3:]
+    else:
+        raise InvalidInput(
+            f"The SQLite URI {uri!r} names a host",
+            advice="Write sqlite:///relative/path.db or sqlite:////absolute/path.db",
+        )
+    if path in ("", ":memory:"):
+        raise InvalidInput(f"The SQLite URI {uri!r} names no file", advice="For a catalog in memory write memory://")
+    return os.path.expanduser(path)
+
+
+def _open_postgres(asked: _Asked) -> OpenedCatalog:
+    # Not at the top: the driver is an extra.
+    from frazil.catalog.postgres import PostgresStore
+
+    store = PostgresStore(asked.uri, name=asked.name, read_only=asked.read_only, create=asked.create)
+    return asked.opened(store, kind="postgres", warehouse=None)
+
+
+def _open_memory(asked: _Asked) -> OpenedCatalog:
+    """``memory://`` is new each time; ``memory://name`` is the same one for the whole process."""
+    key = asked.uri.partition("://")[2].strip("/")
+    with _shared_lock:
+        known = _shared.get(key) if key else None
+        store, storage, place = known or _new_memory(asked)
+        if key:
+            _shared[key] = store, storage, place
+    return OpenedCatalog(
+        catalog=PointerCatalog(store.read_only_view() if asked.read_only else store, storage, asked.runtime),
+        storage=storage,
+        warehouse=asked.warehouse or place,
+        uri_shown=asked.uri,
+        kind="memory",
+        created=known is None,
+    )
+
+
+def _new_memory(asked: _Asked) -> tuple[MemoryStore, Storage, str]:
+    store = MemoryStore(name=asked.name or DEFAULT_NAME, runtime=asked.runtime)
+    return store, Storage(asked.properties), f"memory://{asked.runtime.new_hex()[:12]}/{WAREHOUSE_FOLDER}"
+
+
+_OPENERS: dict[str, Callable[[_Asked], OpenedCatalog]] = {
+    **dict.fromkeys(("", "file"), _open_folder),
+    **dict.fromkeys(("sqlite", "sqlite+pysqlite", "jdbc:sqlite"), _open_sqlite),
+    **dict.fromkeys(_POSTGRES, _open_postgres),
+    "memory": _open_memory,
+}

@@ -1,0 +1,212 @@
+"""A Catalog from a store of pointers and a place for files: each version of a table is one new metadata file."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import threading
+import zlib
+from collections import OrderedDict
+from collections.abc import Mapping
+
+from frazil.catalog import _fork
+from frazil.catalog._refusals import no_such_namespace
+from frazil.catalog.base import (
+    Capabilities,
+    CommitRecord,
+    Committed,
+    Head,
+    Outcome,
+    PointerStore,
+    Prepared,
+    Proposal,
+)
+from frazil.errors import CommitUnknown, CorruptMetadata, InvalidInput, StorageError
+from frazil.format.metadata import TableMetadata
+from frazil.format.storage import Storage
+from frazil.format.updates import apply
+from frazil.model import Ident
+from frazil.runtime import SYSTEM, Runtime
+
+METADATA_PATH = "write.metadata.path"
+COMPRESSION = "write.metadata.compression-codec"
+_VERSION = re.compile(r"^(?:v(\d+)|(\d+)-[^/]+?)(?:\.gz)?\.metadata\.json(?:\.gz)?$")
+_CACHED = 32
+_LOOKS = 5
+
+
+class PointerCatalog:
+    """Reads the pointer afresh in every load; only the files it points to, which never change, are remembered."""
+
+    capabilities = Capabilities(records_commit_ids=True, stale_is_certain=True)
+
+    def __init__(self, store: PointerStore, storage: Storage, runtime: Runtime = SYSTEM) -> None:
+        self.name = store.name
+        self.store = store
+        self._storage = storage
+        self._runtime = runtime
+        self._parsed = _Parsed()
+
+    # The commit path
+
+    def load(self, ident: Ident) -> Head:
+        pointer = self.store.read(ident)
+        for _ in range(_LOOKS):
+            try:
+                return Head(pointer.location, self._metadata(pointer.location, ident), pointer.now_ms)
+            except CorruptMetadata:
+                # Was the file cleaned up because the table moved on, or was dropped, between the two reads?
+                latest = self.store.read(ident)
+                if latest.location == pointer.location:
+                    raise
+                pointer = latest
+        raise StorageError(f"The table {ident} moved on {_LOOKS} times while it was being read", advice="Call again")
+
+    def prepare(self, ident: Ident, head: Head, proposal: Proposal) -> Prepared:
+        metadata = apply(head.metadata, proposal.updates, now_ms=head.now_ms, previous_location=head.location)
+        location = self._write(metadata, version_of(head.location) + 1)
+        return Prepared(ident, head, proposal, location, metadata)
+
+    def swap(self, prepared: Prepared) -> Outcome:
+        if prepared.location is None or prepared.metadata is None:
+            raise InvalidInput("This commit was prepared by another kind of catalog")
+        outcome = self.store.swap(prepared.ident, prepared.head.location, prepared.location, prepared.proposal.record)
+        if isinstance(outcome, Committed):
+            self._parsed.put(prepared.location, prepared.metadata)
+        return outcome
+
+    def discard(self, prepared: Prepared) -> None:
+        if prepared.location is not None:
+            self._storage.delete([prepared.location])
+
+    def find_commit(self, metadata: TableMetadata, commit_id: str) -> CommitRecord | None:
+        return self.store.find_commit(metadata.uuid, commit_id)
+
+    def record_commit(self, ident: Ident, head: Head, record: CommitRecord) -> None:  # noqa: ARG002 - the seam's
+        self.store.put_commit(record)
+
+    # Tables
+
+    def create(self, ident: Ident, metadata: TableMetadata) -> Head:
+        location = self._write(metadata, 0)
+        try:
+            self.store.insert(ident, location)
+        except CommitUnknown:
+            raise
+        except BaseException:
+            self._storage.delete([location])
+            raise
+        self._parsed.put(location, metadata)
+        return Head(location, metadata, self._runtime.now_ms())
+
+    def register(self, ident: Ident, location: str) -> Head:
+        metadata = self._metadata(location, ident)
+        self.store.insert(ident, location)
+        return Head(location, metadata, self._runtime.now_ms())
+
+    def drop(self, ident: Ident) -> str:
+        return self.store.delete(ident)
+
+    def rename(self, old: Ident, new: Ident) -> None:
+        self.store.rename(old, new)
+
+    def tables(self, namespace: tuple[str, ...] | None = None) -> list[Ident]:
+        found = list(self.store.pointers(namespace))
+        if not found and namespace is not None and namespace not in self.store.namespaces():
+            raise no_such_namespace(namespace)
+        return found
+
+    # Namespaces
+
+    def namespaces(self) -> dict[tuple[str, ...], dict[str, str]]:
+        return self.store.namespaces()
+
+    def create_namespace(self, namespace: tuple[str, ...], properties: Mapping[str, str]) -> None:
+        self.store.create_namespace(namespace, properties)
+
+    def drop_namespace(self, namespace: tuple[str, ...]) -> None:
+        self.store.drop_namespace(namespace)
+
+    def close(self) -> None:
+        self.store.close()
+
+    # Files
+
+    def _metadata(self, location: str, ident: Ident) -> TableMetadata:
+        cached = self._parsed.get(location)
+        if cached is not None:
+            return cached
+        try:
+            metadata = TableMetadata.parse(self._storage.read(location), location)
+        except (OSError, EOFError, zlib.error) as error:
+            raise _corrupt(ident, location, "is not a valid gzip file") from error
+        except CorruptMetadata as error:
+            raise CorruptMetadata(
+                f"The metadata of the table {ident} cannot be read: {error.problem}",
+                evidence=error.evidence,
+                advice=error.advice,
+            ) from error
+        except StorageError as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                raise _corrupt(ident, location, "does not exist") from error
+            raise
+        self._parsed.put(location, metadata)
+        return metadata
+
+    def _write(self, metadata: TableMetadata, version: int) -> str:
+        folder = (metadata.properties.get(METADATA_PATH) or f"{metadata.location}/metadata").rstrip("/")
+        codec = metadata.properties.get(COMPRESSION, "none").lower()
+        if codec not in ("none", "gzip"):
+            raise InvalidInput(f"The table property {COMPRESSION} is {codec!r}", advice="Set it to 'none' or 'gzip'")
+        data, suffix = metadata.to_json(), ".metadata.json"
+        if codec == "gzip":
+            data, suffix = gzip.compress(data, mtime=0), ".gz.metadata.json"
+        location = f"{folder}/{version:05d}-{self._runtime.new_uuid()}{suffix}"
+        self._storage.write(location, data)
+        return location
+
+
+def version_of(location: str) -> int:
+    """The number in a metadata file's name; -1, as in Iceberg Java, where it has none."""
+    found = _VERSION.match(location.rsplit("/", 1)[-1])
+    return -1 if found is None else int(found[1] or found[2])
+
+
+def _corrupt(ident: Ident, location: str, what: str) -> CorruptMetadata:
+    return CorruptMetadata(
+        f"The metadata of the table {ident} cannot be read: the file {location} {what}",
+        advice="Restore the file, or register the table again from an older file of its metadata folder: "
+        "lake.register_table(name, metadata_location)",
+    )
+
+
+class _Parsed:
+    """The last few metadata files, by location."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._entries: OrderedDict[str, TableMetadata] = OrderedDict()
+        _fork.watch(self)
+
+    def get(self, location: str) -> TableMetadata | None:
+        with self._lock:
+            found = self._entries.get(location)
+            if found is not None:
+                self._entries.move_to_end(location)
+            return found
+
+    def put(self, location: str, metadata: TableMetadata) -> None:
+        with self._lock:
+            self._entries[location] = metadata
+            self._entries.move_to_end(location)
+            while len(self._entries) > _CACHED:
+                self._entries.popitem(last=False)
+
+    def before_fork(self) -> None:
+        self._lock.acquire()
+
+    def after_fork_in_parent(self) -> None:
+        self._lock.release()
+
+    def after_fork_in_child(self) -> None:
+        self._lock.release()

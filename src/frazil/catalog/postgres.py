@@ -1,0 +1,370 @@
+"""The catalog in a Postgres database: any number of hosts (rule P5).
+
+Settings are made per transaction, not per session, so that a pooler in transaction mode (PgBouncer) may sit in between.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+
+from frazil.catalog import _fork
+from frazil.catalog._sql import Db, DuplicateRow, LostRace, OutcomeUnknown, Rows, SqlStore
+from frazil.catalog._uri import mask_uri
+from frazil.errors import CatalogUnavailable, FrazilError, InvalidInput, PermissionDenied, StorageError
+
+if TYPE_CHECKING:
+    import psycopg
+    import psycopg_pool
+
+    _Connection = psycopg.Connection[tuple[Any, ...]]
+    _Pool = psycopg_pool.ConnectionPool[_Connection]
+
+CONNECT_SECONDS = 10
+_POOL_SIZE = 4
+# READ COMMITTED: the loser of a race then sees no row instead of an error, and its next statement sees the winner.
+# synchronous_commit at least on. A client that stalls inside its transaction must not hold the row for ever.
+_BEGIN = (
+    b"BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL statement_timeout = '30s'; "
+    b"SET LOCAL idle_in_transaction_session_timeout = '30s'; "
+    b"SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') <> 'remote_apply'"
+)
+_CLOCK = "(extract(epoch from clock_timestamp()) * 1000)::bigint"
+_COLUMNS = "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(?) AND attnum > 0 AND NOT attisdropped"
+_KEEPALIVE = {
+    "application_name": "frazil",
+    "connect_timeout": str(CONNECT_SECONDS),
+    "keepalives": "1",
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "30000",
+}
+
+T = TypeVar("T")
+
+
+class PostgresStore(SqlStore):
+    """A PointerStore in the database that ``uri`` names: postgresql://, SQLAlchemy's postgresql+…://, jdbc:…"""
+
+    def __init__(self, uri: str, *, name: str | None = None, read_only: bool = False, create: bool = True) -> None:
+        engine = _PostgresEngine(uri)
+        try:
+            super().__init__(engine, name=name, read_only=read_only, create=create, shown=engine.shown)
+        except BaseException:
+            engine.close()
+            raise
+
+
+class _PostgresEngine:
+    on_standby = "pg_is_in_recovery()"
+    key_share = " FOR KEY SHARE"
+
+    def __init__(self, uri: str) -> None:
+        self.shown = mask_uri(uri)
+        self._conninfo = _conninfo(uri, self.shown)
+        self.clock: Callable[[], str] = lambda: _CLOCK
+        self._lock = threading.Lock()
+        self._pool: _Pool | None = None
+        self._closed = False
+        self._check_reachable()
+        _fork.watch(self)
+
+    def read(self, work: Callable[[Db], T]) -> T:
+        with self._translated():
+            try:
+                return self._read_once(work)
+            except _driver().OperationalError as error:
+                if not _is_broken(error):
+                    raise
+            # The server may have restarted since the pool's connections were made: all of them are suspect.
+            self._opened().drain()
+            return self._read_once(work)
+
+    def _read_once(self, work: Callable[[Db], T]) -> T:
+        pool = self._opened()
+        connection = self._get(pool)
+        try:
+            return work(_Db(connection))
+        finally:
+            pool.putconn(connection)
+
+    def write(self, work: Callable[[Db], T], keep: Callable[[T], bool] | None = None) -> T:
+        with self._translated(), self._transaction() as connection:
+            result = work(_Db(connection))
+            if keep is None or keep(result):
+                _commit(connection)
+            else:
+                connection.execute(b"ROLLBACK")
+            return result
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[_Connection]:
+        """A transaction that ends in a rollback unless its body commits."""
+        pool = self._opened()
+        connection = self._begun(pool) or self._begun(pool, again=True)
+        assert connection is not None
+        try:
+            yield connection
+        except BaseException:
+            with contextlib.suppress(_driver().Error):
+                connection.execute(b"ROLLBACK")
+            raise
+        finally:
+            pool.putconn(connection)
+
+    def _begun(self, pool: _Pool, *, again: bool = False) -> _Connection | None:
+        """A connection with a transaction begun; None: it had died in the pool, and nothing was sent through it."""
+        connection = self._get(pool)
+        try:
+            connection.execute(_BEGIN)
+        except BaseException as error:
+            pool.putconn(connection)
+            if again or not _is_broken(error):
+                raise
+            pool.drain()
+            return None
+        return connection
+
+    def _get(self, pool: _Pool) -> _Connection:
+        import psycopg_pool
+
+        try:
+            return pool.getconn()
+        except psycopg_pool.PoolTimeout as error:
+            # The pool keeps the reason to itself; a connection of our own tells it.
+            self._check_reachable()
+            raise CatalogUnavailable(
+                f"No connection to {self.shown} became free within {CONNECT_SECONDS} seconds", advice="Call again"
+            ) from error
+
+    def columns(self, db: Db, table: str) -> frozenset[str]:
+        return frozenset(row[0] for row in db.execute(_COLUMNS, (table,)).fetchall())
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.close()
+
+    def _opened(self) -> _Pool:
+        from psycopg_pool import ConnectionPool
+
+        with self._lock:
+            if self._closed:
+                raise InvalidInput("This catalog was closed", advice="Connect again")
+            if self._pool is None:
+                self._pool = ConnectionPool(
+                    self._conninfo,
+                    min_size=0,
+                    max_size=_POOL_SIZE,
+                    timeout=CONNECT_SECONDS,
+                    # Not minutes: waits between its attempts grow with it, and outlast the outage.
+                    reconnect_timeout=CONNECT_SECONDS,
+                    num_workers=1,
+                    open=True,
+                    # No prepared statements: they do not survive a pooler in transaction mode.
+                    kwargs={"autocommit": True, "prepare_threshold": None},
+                )
+                weakref.finalize(self, _close_own, self._pool, os.getpid())
+            return self._pool
+
+    def _check_reachable(self) -> None:
+        """Connect once, outside the pool, whose failures carry no reason."""
+        driver = _driver()
+        try:
+            with driver.connect(self._conninfo, autocommit=True, prepare_threshold=None) as connection:
+                standby = connection.execute(b"SELECT pg_is_in_recovery()").fetchone()
+        except driver.Error as error:
+            raise _connect_error(error, self.shown) from None
+        if standby is not None and standby[0]:
+            raise CatalogUnavailable(
+                f"{self.shown} is a standby, which may lag behind", advice="Connect to the primary server"
+            )
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except _driver().Error as error:
+            raise _translate(error, self.shown) from error
+        except UnicodeEncodeError as error:
+            raise InvalidInput("A name or location holds a character that is no Unicode text") from error
+
+    def before_fork(self) -> None:
+        pass
+
+    def after_fork_in_parent(self) -> None:
+        pass
+
+    def after_fork_in_child(self) -> None:
+        # The parent goes on using these sockets: the child neither speaks through them nor says goodbye on them.
+        _left_to_the_parent.append(self._pool)
+        self._lock = threading.Lock()
+        self._pool = None
+
+
+_left_to_the_parent: list[object] = []
+
+
+class _Db:
+    """A connection that takes ``?`` as placeholder."""
+
+    def __init__(self, connection: _Connection) -> None:
+        self._connection = connection
+
+    def execute(self, sql: str, parameters: Sequence[Any] = ()) -> Rows:
+        return self._connection.execute(sql.replace("?", "%s").encode(), parameters or None)
+
+
+def _close_own(pool: _Pool, pid: int) -> None:
+    if os.getpid() == pid:
+        pool.close()
+
+
+def _driver() -> Any:
+    """Psycopg, or the sentence that says how to get it."""
+    try:
+        import psycopg
+        import psycopg_pool  # noqa: F401 - needed later, missed now
+    except ImportError as error:
+        raise InvalidInput(
+            "A Postgres catalog needs the driver psycopg, which is not installed",
+            evidence=str(error),
+            advice="pip install 'frazil[postgres]'",
+        ) from error
+    return psycopg
+
+
+def _commit(connection: _Connection) -> None:
+    try:
+        status = connection.execute(b"COMMIT").statusmessage
+    except _driver().Error as error:
+        state = error.sqlstate or ""
+        # These codes are the server's word that the transaction is over and did not count.
+        if state[:2] == "23" or state in ("40001", "40P01", "40002", "25P03"):
+            raise
+        connection.close()
+        raise OutcomeUnknown(f"COMMIT was sent and not answered ({state or type(error).__name__})") from error
+    except BaseException:
+        connection.close()
+        raise
+    if status != "COMMIT":
+        raise CatalogUnavailable("The server rolled the transaction back instead of committing it", advice="Call again")
+
+
+def _is_broken(error: BaseException) -> bool:
+    """Is the connection gone, rather than the request refused?"""
+    if not isinstance(error, _driver().OperationalError):
+        return False
+    state = getattr(error, "sqlstate", None)
+    return state is None or state[:2] == "08" or state in _SERVER_GOES
+
+
+_SERVER_GOES = ("57P01", "57P02", "57P03", "57P05", "25P03")
+
+
+def _translate(error: Any, shown: str) -> Exception:
+    """By SQLSTATE: https://www.postgresql.org/docs/current/errcodes-appendix.html"""
+    state: str = error.sqlstate or ""
+    words = (error.diag.message_primary if state else None) or type(error).__name__
+    if state == "23505" or state in ("42P07", "42710"):
+        return DuplicateRow()
+    if state in ("40001", "40P01"):
+        return LostRace()
+    if state[:2] == "22" or isinstance(error, _driver().DataError):
+        return InvalidInput(f"{shown} refuses a name or a location: {words if state else error}")
+    if state[:2] == "28" or state == "42501":
+        return PermissionDenied(
+            f"{shown} refuses access: {words}",
+            advice="Grant SELECT, INSERT, UPDATE and DELETE on the catalog's tables, and CREATE on their schema",
+        )
+    if state in ("53100", "58030"):
+        return StorageError(f"The server of {shown} cannot write: {words}")
+    if state == "25006":
+        return CatalogUnavailable(
+            f"{shown} is read-only: a standby, or a database set so", advice="Connect to the primary server"
+        )
+    if state == "42P01":
+        return CatalogUnavailable(f"The catalog's tables in {shown} are gone: {words}", advice="Restore them")
+    return CatalogUnavailable(
+        f"The catalog {shown} did not answer: {words}", evidence=f"SQLSTATE {state}" if state else None
+    )
+
+
+_NO_DATABASE = re.compile(r'database "[^"]*" does not exist')
+
+
+def _connect_error(error: Any, shown: str) -> FrazilError:
+    """Why a connection could not be made. libpq gives no SQLSTATE here: flags of the connection, then its words."""
+    words = _first_line(str(error))
+    if _NO_DATABASE.search(words):
+        return InvalidInput(
+            f"The server of {shown} has no such database",
+            evidence=words,
+            advice="Create it (createdb), or check the URI",
+        )
+    asked = error.pgconn is not None and (error.pgconn.needs_password or error.pgconn.used_password)
+    if asked or "pg_hba.conf" in words or (error.sqlstate or "")[:2] == "28":
+        return PermissionDenied(
+            f"{shown} refuses this user or password", evidence=words, advice="Check both, and the server's pg_hba.conf"
+        )
+    return CatalogUnavailable(
+        f"{shown} cannot be reached", evidence=words, advice="Check that the server runs, its host and its port"
+    )
+
+
+def _first_line(text: str) -> str:
+    return text.strip().split("\n")[0].removeprefix("connection failed: ").removeprefix("connection is bad: ")
+
+
+def _conninfo(uri: str, shown: str) -> str:
+    """libpq's form of the URI with our defaults. What libpq misreads is refused: its words could tell a secret."""
+    from_driver = _driver().conninfo
+    try:
+        given = from_driver.conninfo_to_dict(_libpq_uri(uri))
+    except (_driver().Error, ValueError):
+        raise _unreadable(shown) from None
+    if "@" in given.get("host", "") + given.get("dbname", "") or not re.fullmatch(
+        r"(\d+(,\d+)*)?", str(given.get("port", ""))
+    ):
+        raise _unreadable(shown)
+    if "," in given.get("host", ""):
+        given.setdefault("target_session_attrs", "primary")
+    return str(from_driver.make_conninfo("", **{**_KEEPALIVE, **given}))
+
+
+def _unreadable(shown: str) -> InvalidInput:
+    return InvalidInput(
+        f"The Postgres URI {shown} cannot be read",
+        advice="Its form is postgresql://user:password@host:5432/database; in user and password, percent-encode all "
+        "but letters and digits (@ is %40, / is %2F)",
+    )
+
+
+def _libpq_uri(uri: str) -> str:
+    """Without what SQLAlchemy and JDBC add to the scheme and to the parameters."""
+    uri = uri.removeprefix("jdbc:")
+    uri = "postgresql://" + uri.partition("://")[2]
+    if "?" not in uri:
+        return uri
+    parts = urlsplit(uri)
+    return urlunsplit(parts._replace(query=urlencode(_libpq_parameters(parse_qsl(parts.query)), quote_via=quote)))
+
+
+def _libpq_parameters(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    found = []
+    for key, value in pairs:
+        if key == "currentSchema":
+            key, value = "options", f"-c search_path={value}"
+        elif key == "ssl":
+            key, value = "sslmode", "require" if value.lower() in ("", "true") else "prefer"
+        found.append((key, value))
+    return found

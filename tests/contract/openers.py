@@ -1,0 +1,83 @@
+"""The catalogs that the contract suite runs over. To add one, append an Opener to OPENERS."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from frazil.catalog.base import OpenedCatalog
+from frazil.catalog.open import open_catalog
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a catalog is; picklable, so that other processes open the same one."""
+
+    uri: str
+    warehouse: str | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
+    name: str | None = None
+
+    def open(self) -> OpenedCatalog:
+        return open_catalog(self.uri, warehouse=self.warehouse, name=self.name, properties=self.properties)
+
+
+@dataclass(frozen=True)
+class Opener:
+    name: str
+    address: Callable[[pytest.FixtureRequest, Path], Address]
+    """Makes an empty catalog for one test and says where it is; request.addfinalizer cleans up."""
+    processes: bool = True
+    """May other processes open it?"""
+    notyet: Mapping[str, str] = field(default_factory=dict)
+    """Tests that the software behind this catalog cannot pass, each with the reason; they are skipped with it."""
+
+
+def _memory(_request: pytest.FixtureRequest, _folder: Path) -> Address:
+    return Address(f"memory://{uuid.uuid4().hex}")
+
+
+def _folder(_request: pytest.FixtureRequest, folder: Path) -> Address:
+    return Address(str(folder / "lake"))
+
+
+def _postgres(request: pytest.FixtureRequest, folder: Path) -> Address:
+    return Address(request.getfixturevalue("postgres_uri"), warehouse=str(folder / "warehouse"))
+
+
+def _pyiceberg_sql(_request: pytest.FixtureRequest, folder: Path) -> Address:
+    uri = f"sqlite:///{folder}/pyiceberg.db"
+    return Address("pyiceberg:standin", (folder / "warehouse").as_uri(), {"type": "sql", "uri": uri})
+
+
+def _glue(request: pytest.FixtureRequest, _folder: Path) -> Address:
+    server = request.getfixturevalue("aws")
+    server.forget_everything()
+    return Address("glue://", server.create_bucket("lake") + "/wh", server.properties)
+
+
+OPENERS: list[Opener] = [
+    Opener("memory", _memory, processes=False),
+    Opener("sqlite", _folder),
+    Opener("postgres", _postgres),
+    Opener(
+        "pyiceberg-sql",
+        _pyiceberg_sql,
+        notyet={
+            "test_a_table_and_the_drop_of_its_namespace_exclude_each_other": "PyIceberg looks for tables, then drops",
+        },
+    ),
+    Opener(
+        "glue",
+        _glue,
+        notyet={
+            "test_a_table_and_the_drop_of_its_namespace_exclude_each_other": "PyIceberg looks for tables, then drops",
+            "test_two_renames_of_one_table_move_it_once": "PyIceberg's rename creates the new name, then drops the old",
+            "test_a_rename_and_a_swap_lose_nothing": "PyIceberg's rename creates the new name, then drops the old",
+        },
+    ),
+]
