@@ -1,0 +1,531 @@
+"""Rows to immutable Parquet files with their statistics: written once, durable when ``stage`` returns.
+
+```
+ rows ─▶ batches ─▶ conform ─▶ split by partition ─▶ a sink each: buffer ─▶ row group ─▶ file ─▶ DataFile
+```
+A sink gathers its partition's rows until they make a row group, so that memory is bounded by bytes and not by the
+number of partitions, and a partition with few rows opens its file only to write it whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema, sanitize_column_names
+from pyiceberg.table.locations import LocationProvider, load_location_provider
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, NullOrder, SortDirection, SortField, SortOrder
+from pyiceberg.transforms import VoidTransform
+from pyiceberg.types import PrimitiveType
+
+from frazil.errors import FrazilError, InvalidInput, StorageError, Unsupported
+from frazil.format import statistics
+from frazil.format.metadata import TableMetadata
+from frazil.format.partitions import arrow_transform, column_at, partition_key, source_path
+from frazil.format.schemas import Same, arrow_schema, suggestion
+from frazil.format.storage import Storage, storage_error
+from frazil.model import DataFile
+from frazil.runtime import SYSTEM, Runtime
+from frazil.stage.conform import conform_to
+from frazil.stage.rows import to_reader
+
+MIB = 1024 * 1024
+SORT_BUFFER_BYTES = 128 * MIB
+"""A sorted file holds what was sorted at once, so this bounds its size, too."""
+BUFFER_BYTES = 256 * MIB
+"""Of all partitions together."""
+OPEN_FILES = 64
+_SPLIT_ROWS = 128 * 1024
+"""Small batches are joined to about this many rows before they are split by partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFiles:
+    """Files that are written and durable, and that no snapshot names yet."""
+
+    files: tuple[DataFile, ...]
+    rows: int
+    bytes: int
+    schema_id: int
+    spec_id: int
+
+
+def stage(
+    rows: object,
+    *,
+    metadata: TableMetadata,
+    storage: Storage,
+    runtime: Runtime = SYSTEM,
+    options: Mapping[str, str] | None = None,
+) -> StagedFiles:
+    """Write rows as data files of a table, under its current schema, default spec and default sort order.
+
+    On any failure every file is removed again; rows of the first batch that do not fit are found before there is one.
+    Raises SchemaMismatch, InvalidInput, Unsupported, StorageError, PermissionDenied.
+    """
+    layout = _layout_of(metadata, options or {})
+    reader = to_reader(rows, layout.schema)
+    staging = _Staging(layout, storage, runtime)
+    try:
+        for batch in _conformed(reader, layout):
+            staging.add(batch)
+        staging.finish()
+        storage.sync(staging.paths)
+    except FrazilError:
+        staging.abort()
+        raise
+    except OSError as error:
+        staging.abort()
+        raise storage_error(error, f"Cannot write rows to {metadata.location}") from error
+    except pa.ArrowException as error:
+        staging.abort()
+        raise InvalidInput(f"The rows cannot be written: {str(error).partition(chr(10))[0]}") from error
+    except BaseException:
+        staging.abort()
+        raise
+    files = tuple(staging.done)
+    return StagedFiles(
+        files,
+        rows=sum(file.record_count for file in files),
+        bytes=sum(file.file_size_in_bytes for file in files),
+        schema_id=metadata.current_schema_id,
+        spec_id=layout.spec.spec_id,
+    )
+
+
+def abort(staged: StagedFiles, storage: Storage) -> list[str]:
+    """Remove files that will never be committed; returns those that could not be removed (orphans)."""
+    return storage.delete([file.file_path for file in staged.files])
+
+
+# What depends on the table only, computed once
+
+
+@dataclass(frozen=True, slots=True)
+class _Settings:
+    target_bytes: int
+    row_group_bytes: int
+    row_group_rows: int
+    writer: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A column under a transform; ``path`` None: a void partition field whose column is gone."""
+
+    path: tuple[int, ...] | None
+    transform: Callable[[Any], Any]
+    is_uuid: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    schema: Schema
+    spec: PartitionSpec
+    order: SortOrder
+    target: pa.Schema
+    plan: statistics.Plan
+    settings: _Settings
+    locations: LocationProvider
+    partition: tuple[_Source, ...]
+    sort: tuple[tuple[_Source, SortField], ...]
+
+
+def _layout_of(metadata: TableMetadata, options: Mapping[str, str]) -> _Layout:
+    if metadata.format_version != 2:
+        raise Unsupported(
+            f"The table at {metadata.location} has format version {metadata.format_version}, which is read only",
+            advice="Upgrade it by setting the table property format-version to 2",
+        )
+    return _cached_layout(
+        Same(metadata.schema()),
+        Same(metadata.spec()),
+        metadata.sort_order().model_dump_json() if metadata.default_sort_order_id else "",
+        metadata.location,
+        tuple(sorted(metadata.properties.items())),
+        tuple(sorted(options.items())),
+    )
+
+
+@lru_cache(maxsize=64)
+def _cached_layout(
+    schema_key: Same,
+    spec_key: Same,
+    order_json: str,
+    location: str,
+    properties: tuple[tuple[str, str], ...],
+    options: tuple[tuple[str, str], ...],
+) -> _Layout:
+    schema, spec = schema_key.value, spec_key.value
+    order = SortOrder.model_validate_json(order_json) if order_json else UNSORTED_SORT_ORDER
+    settings = _settings(dict(properties), dict(options))
+    in_files = _file_schema(schema)
+    sorted_ids = {each.source_id for each in order.fields}
+    try:
+        locations = load_location_provider(location, dict(properties))
+    except (ValueError, AttributeError) as error:
+        raise InvalidInput(f"The table's location provider cannot be used: {error}") from error
+    return _Layout(
+        schema,
+        spec,
+        order,
+        target=arrow_schema(in_files),
+        plan=statistics.plan(in_files, dict(properties), sorted_ids),
+        settings=settings,
+        locations=locations,
+        partition=tuple(_source(schema, each.source_id, each.transform) for each in spec.fields),
+        sort=tuple((_source(schema, each.source_id, each.transform), each) for each in order.fields),
+    )
+
+
+def _file_schema(schema: Schema) -> Schema:
+    """Column names in files are made safe as Iceberg's other writers do; readers go by field id."""
+    try:
+        return sanitize_column_names(schema)
+    except ValueError:
+        # Two names became one.
+        return schema
+
+
+def _source(schema: Schema, source_id: int, transform: Any) -> _Source:
+    path = source_path(schema, source_id)
+    if path is None and isinstance(transform, VoidTransform):
+        return _Source(None, lambda _: None, is_uuid=False)
+    kind = schema.find_type(source_id) if path is not None else None
+    if not isinstance(kind, PrimitiveType):
+        raise Unsupported(f"The table's partitioning or sort order names the column id {source_id}, which is not there")
+    made = arrow_transform(transform, kind)
+    return _Source(path, made, is_uuid=str(transform) == "identity" and str(kind) == "uuid")
+
+
+_OPTIONS = {
+    "target-file-size-bytes": "write.target-file-size-bytes",
+    "compression-codec": "write.parquet.compression-codec",
+    "compression-level": "write.parquet.compression-level",
+}
+# Iceberg's names, then Arrow's.
+_CODECS = {"zstd": "zstd", "gzip": "gzip", "snappy": "snappy", "lz4": "lz4", "brotli": "brotli", "uncompressed": "none"}
+
+
+def _settings(properties: dict[str, str], options: Mapping[str, str]) -> _Settings:
+    for name, value in options.items():
+        if name not in _OPTIONS:
+            raise InvalidInput(f"The write option {name!r} is unknown", advice=suggestion(name, _OPTIONS))
+        properties[_OPTIONS[name]] = str(value)
+    if (wanted := properties.get("write.format.default", "parquet").lower()) != "parquet":
+        raise Unsupported(f"The table asks for {wanted} files", advice="Set write.format.default to parquet")
+    codec = properties.get("write.parquet.compression-codec", "zstd").lower()
+    if codec not in _CODECS:
+        raise InvalidInput(f"The Parquet compression codec {codec!r} is unknown", advice=suggestion(codec, _CODECS))
+    level = _whole(properties, "write.parquet.compression-level", None)
+    writer = {
+        "compression": _CODECS[codec],
+        "compression_level": level if codec in ("zstd", "gzip", "brotli") else None,
+        "data_page_size": _positive(properties, "write.parquet.page-size-bytes", MIB),
+        "dictionary_pagesize_limit": _positive(properties, "write.parquet.dict-size-bytes", 2 * MIB),
+        "store_decimal_as_integer": True,
+        # Readers get types and ids from the Parquet schema; Arrow's own copy of it would double a small file's footer.
+        "store_schema": False,
+    }
+    return _Settings(
+        target_bytes=_positive(properties, "write.target-file-size-bytes", 512 * MIB),
+        row_group_bytes=_positive(properties, "write.parquet.row-group-size-bytes", 128 * MIB),
+        row_group_rows=_positive(properties, "write.parquet.row-group-limit", 1024 * 1024),
+        writer=writer,
+    )
+
+
+def _positive(properties: Mapping[str, str], name: str, default: int) -> int:
+    number = _whole(properties, name, default)
+    if number is None or number < 1:
+        raise InvalidInput(f"{name} is {properties[name]!r}", advice="Give a whole number of at least 1")
+    return number
+
+
+def _whole(properties: Mapping[str, str], name: str, default: int | None) -> int | None:
+    text = properties.get(name)
+    if text is None:
+        return default
+    try:
+        return int(text)
+    except ValueError as error:
+        raise InvalidInput(f"{name} is {text!r}, which is not a whole number") from error
+
+
+# Reading
+
+
+def _conformed(reader: pa.RecordBatchReader, layout: _Layout) -> Iterator[pa.RecordBatch]:
+    """Non-empty batches in the files' types; for partitioned tables, small ones joined."""
+    waiting: list[pa.RecordBatch] = []
+    for batch in _read(reader):
+        fitting = conform_to(batch, layout.schema, layout.target)
+        if not fitting.num_rows:
+            continue
+        if not layout.partition:
+            yield fitting
+            continue
+        waiting.append(fitting)
+        if sum(each.num_rows for each in waiting) >= _SPLIT_ROWS:
+            yield from _joined(waiting)
+            waiting = []
+    if waiting:
+        yield from _joined(waiting)
+
+
+def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    return batches if len(batches) == 1 else pa.Table.from_batches(batches).combine_chunks().to_batches()
+
+
+def _read(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+    """The caller's batches. Errors of the caller's own stream are told apart from those of our storage."""
+    while True:
+        try:
+            batch = reader.read_next_batch()
+        except StopIteration:
+            return
+        except OSError as error:
+            raise StorageError(f"The rows could not be read: {error}") from error
+        except pa.ArrowException as error:
+            raise InvalidInput(f"The rows could not be read: {error}") from error
+        yield batch
+
+
+# Splitting by partition
+
+
+def _split(batch: pa.RecordBatch, sources: tuple[_Source, ...]) -> Iterator[tuple[tuple[Any, ...], pa.RecordBatch]]:
+    """The batch's rows by partition, each part with memory of its own: a slice would keep the whole batch alive."""
+    if not sources:
+        yield (), batch
+        return
+    encoded = [_encoded(batch, source) for source in sources]
+    codes = encoded[0].indices
+    for each in encoded[1:]:
+        # Numbered anew after each field, so that the product of the cardinalities cannot overflow.
+        codes = pc.add(pc.multiply(codes.cast(pa.int64()), len(each.dictionary)), each.indices.cast(pa.int64()))
+        codes = codes.dictionary_encode().indices
+    order = pc.sort_indices(codes)
+    runs = pc.call_function("run_end_encode", [codes.take(order)])
+    start = 0
+    for end in runs.run_ends.to_pylist():
+        mine = order.slice(start, end - start)
+        first = mine[0].as_py()
+        values = tuple(
+            _value(each.dictionary[each.indices[first].as_py()], source)
+            for each, source in zip(encoded, sources, strict=True)
+        )
+        yield values, (batch if len(mine) == batch.num_rows else batch.take(mine))
+        start = end
+
+
+def _encoded(batch: pa.RecordBatch, source: _Source) -> Any:
+    if source.path is None:
+        values: Any = pa.nulls(batch.num_rows, pa.int32())
+    else:
+        values = source.transform(column_at(batch, source.path))
+    return values.dictionary_encode(null_encoding="encode")
+
+
+def _value(scalar: Any, source: _Source) -> Any:
+    value = scalar.as_py()
+    return uuid.UUID(bytes=value) if source.is_uuid and value is not None else value
+
+
+# Sorting
+
+
+def _sorted(rows: pa.Table, sort: tuple[tuple[_Source, SortField], ...]) -> pa.Table:
+    """The rows in the table's order. Nulls and NaN get keys of their own: Arrow places them its own way."""
+    batch = rows.combine_chunks().to_batches()[0]
+    keys: dict[str, Any] = {}
+    directions: list[tuple[str, Any]] = []
+    for position, (source, each) in enumerate(sort):
+        if source.path is None:
+            continue
+        values = source.transform(column_at(batch, source.path))
+        direction = "ascending" if each.direction == SortDirection.ASC else "descending"
+        nulls_first = each.null_order == NullOrder.NULLS_FIRST
+        keys[f"null{position}"] = values.is_null()
+        directions.append((f"null{position}", "descending" if nulls_first else "ascending"))
+        if pa.types.is_floating(values.type):
+            # The specification puts NaN above every number.
+            keys[f"nan{position}"] = pc.fill_null(pc.is_nan(values), False)
+            directions.append((f"nan{position}", direction))
+        keys[f"value{position}"] = values
+        directions.append((f"value{position}", direction))
+    return rows.take(pc.sort_indices(pa.table(keys), sort_keys=directions)) if keys else rows
+
+
+# Writing
+
+
+@dataclass(slots=True)
+class _OpenFile:
+    path: str
+    out: Any
+    writer: Any
+    footers: list[Any]
+    observed: statistics.Observed = field(default_factory=statistics.Observed)
+
+
+@dataclass(slots=True)
+class _Sink:
+    """One partition's rows on their way into files."""
+
+    partition: tuple[Any, ...]
+    waiting: list[pa.RecordBatch] = field(default_factory=list)
+    rows: int = 0
+    bytes: int = 0
+    file: _OpenFile | None = None
+
+
+class _Staging:
+    """All files of one call. Not for use by two threads."""
+
+    def __init__(self, layout: _Layout, storage: Storage, runtime: Runtime) -> None:
+        self.paths: list[str] = []
+        self.done: list[DataFile] = []
+        self._layout = layout
+        self._storage = storage
+        self._runtime = runtime
+        self._sinks: dict[tuple[Any, ...], _Sink] = {}
+        self._open: OrderedDict[tuple[Any, ...], _Sink] = OrderedDict()
+        self._buffered = 0
+        settings = layout.settings
+        # A file is looked at after each row group: several to a file keep it near its size.
+        self._flush_bytes = (
+            min(SORT_BUFFER_BYTES, settings.target_bytes)
+            if layout.sort
+            else min(settings.row_group_bytes, max(1, settings.target_bytes // 4))
+        )
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        for partition, part in _split(batch, self._layout.partition):
+            key = _partition_identity(partition)
+            sink = self._sinks.get(key)
+            if sink is None:
+                sink = self._sinks[key] = _Sink(partition)
+            self._fill(key, sink, part)
+
+    def finish(self) -> None:
+        for key, sink in self._sinks.items():
+            self._flush(key, sink)
+            self._close(key, sink)
+
+    def abort(self) -> None:
+        for sink in self._open.values():
+            if sink.file is not None:
+                _discard(sink.file)
+        self._open.clear()
+        self._storage.delete(self.paths)
+
+    def _fill(self, key: tuple[Any, ...], sink: _Sink, part: pa.RecordBatch) -> None:
+        """Buffer rows, a row group's worth at a time."""
+        row_bytes = max(1.0, part.nbytes / part.num_rows)
+        while part.num_rows:
+            room = int((self._flush_bytes - sink.bytes) / row_bytes)
+            taken = part.slice(0, max(1, min(room, self._layout.settings.row_group_rows - sink.rows)))
+            part = part.slice(taken.num_rows)
+            size = int(taken.num_rows * row_bytes)
+            sink.waiting.append(taken)
+            sink.rows += taken.num_rows
+            sink.bytes += size
+            self._buffered += size
+            if sink.bytes + row_bytes > self._flush_bytes or sink.rows >= self._layout.settings.row_group_rows:
+                self._flush(key, sink)
+        while self._buffered > BUFFER_BYTES:
+            largest = max(self._sinks, key=lambda each: self._sinks[each].bytes)
+            self._flush(largest, self._sinks[largest])
+
+    def _flush(self, key: tuple[Any, ...], sink: _Sink) -> None:
+        if not sink.rows:
+            return
+        rows = pa.Table.from_batches(_joined(sink.waiting), schema=self._layout.target)
+        if self._layout.sort:
+            rows = _sorted(rows, self._layout.sort)
+        self._buffered -= sink.bytes
+        sink.waiting, sink.rows, sink.bytes = [], 0, 0
+        if sink.file is None:
+            sink.file = self._create(key, sink)
+        self._open.move_to_end(key)
+        statistics.observe(self._layout.plan, rows, sink.file.observed)
+        sink.file.writer.write_table(rows, row_group_size=self._layout.settings.row_group_rows)
+        # A sorted file ends with what was sorted together; the others grow until they have their size on disk.
+        if self._layout.sort or sink.file.out.tell() >= self._layout.settings.target_bytes:
+            self._close(key, sink)
+
+    def _create(self, key: tuple[Any, ...], sink: _Sink) -> _OpenFile:
+        while len(self._open) >= OPEN_FILES:
+            oldest = next(iter(self._open))
+            self._close(oldest, self._open[oldest])
+        layout = self._layout
+        # Fresh randomness for each file, never a commit's id (rule P13): a repeated call must not overwrite.
+        name = f"{len(self.paths):05d}-{self._runtime.new_uuid()}.parquet"
+        path = layout.locations.new_data_location(name, partition_key(layout.spec, layout.schema, sink.partition))
+        self.paths.append(path)
+        out = self._storage.open_output(path)
+        footers: list[Any] = []
+        try:
+            writer = pq.ParquetWriter(out, layout.target, metadata_collector=footers, **layout.settings.writer)
+        except BaseException:
+            with contextlib.suppress(Exception):
+                out.close()
+            raise
+        opened = _OpenFile(path, out, writer, footers)
+        self._open[key] = sink
+        return opened
+
+    def _close(self, key: tuple[Any, ...], sink: _Sink) -> None:
+        opened = sink.file
+        if opened is None:
+            return
+        opened.writer.close()
+        size = opened.out.tell()
+        opened.out.close()
+        sink.file = None
+        del self._open[key]
+        self.done.append(self._data_file(sink, opened, size))
+
+    def _data_file(self, sink: _Sink, opened: _OpenFile, size: int) -> DataFile:
+        footer = opened.footers[0]
+        found = statistics.file_statistics(footer, self._layout.plan, opened.observed)
+        return DataFile(
+            file_path=opened.path,
+            record_count=footer.num_rows,
+            file_size_in_bytes=size,
+            spec_id=self._layout.spec.spec_id,
+            partition=sink.partition,
+            column_sizes=found.column_sizes,
+            value_counts=found.value_counts,
+            null_value_counts=found.null_value_counts,
+            nan_value_counts=found.nan_value_counts,
+            lower_bounds=found.lower_bounds,
+            upper_bounds=found.upper_bounds,
+            split_offsets=found.split_offsets,
+            sort_order_id=self._layout.order.order_id if self._layout.sort else 0,
+        )
+
+
+def _partition_identity(partition: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A key under which equal partitions meet: NaN equals NaN, and -0.0 is not 0.0, as readers may take it for data."""
+    return tuple(repr(value) if isinstance(value, float) else value for value in partition)
+
+
+def _discard(opened: _OpenFile) -> None:
+    """Let go of a file that will be deleted; the disk may be full, so nothing here may fail."""
+    with contextlib.suppress(Exception):
+        opened.writer.close()
+    # Otherwise the writer would try again when it is collected.
+    opened.writer.is_open = False
+    with contextlib.suppress(Exception):
+        opened.out.close()

@@ -1,0 +1,430 @@
+"""Whatever people hold rows in, as a stream of Arrow batches.
+
+Arrow comes in as it is and is cast by ``conform``. Python values (a list of dicts, a dict of columns) have no types of
+their own, so they are built with the table's.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
+from numbers import Integral, Real
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.schema import Schema
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FixedType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    ListType,
+    LongType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampType,
+    TimestamptzType,
+    TimeType,
+    UUIDType,
+)
+
+from frazil.errors import InvalidInput, SchemaMismatch, Unsupported
+from frazil.format.schemas import arrow_schema, match_name, suggestion
+from frazil.stage.conform import Misfit, Problems, conform, conform_to
+
+__all__ = ["conform", "conform_to", "incoming_schema", "opened", "to_reader"]
+
+_ACCEPTED = (
+    "Give an Arrow table, batch or reader, a pandas or polars frame, anything else with __arrow_c_stream__, a list of "
+    "dicts, or an iterator of Arrow batches"
+)
+
+
+def opened(rows: object) -> object:
+    """The same rows; those that can be read only once as a RecordBatchReader, whose schema can be asked for first."""
+    if isinstance(rows, pa.RecordBatchReader | pa.Table | pa.RecordBatch | Mapping | list | tuple) or _is_frame(rows):
+        return rows
+    if hasattr(rows, "__arrow_c_stream__") or isinstance(rows, Iterator):
+        return _arrow_reader(rows)
+    return rows
+
+
+def to_reader(rows: object, schema: Schema) -> pa.RecordBatchReader:
+    """The rows as a stream of batches, still in the types they came with. Raises InvalidInput, Unsupported.
+
+    Python values are built with the table's types: a datetime without a zone counts as UTC where the column has one.
+    """
+    if isinstance(rows, Mapping):
+        return _one_batch(_from_columns(rows, schema))
+    if isinstance(rows, list | tuple) and all(isinstance(row, Mapping) for row in rows):
+        return _one_batch(_from_dicts(rows, schema))
+    return _arrow_reader(rows)
+
+
+def incoming_schema(rows: object, schema: Schema | None = None) -> pa.Schema:
+    """The columns that rows bring, for growing a table. Rows that can be read only once: pass ``opened(rows)``.
+
+    Python values are inferred, except where the table's type (``schema``) holds them.
+    """
+    if isinstance(rows, pa.RecordBatchReader | pa.Table | pa.RecordBatch):
+        return rows.schema
+    if isinstance(rows, Mapping):
+        return _inferred({str(name): values for name, values in rows.items()}, schema)
+    if isinstance(rows, list | tuple) and all(isinstance(row, Mapping) for row in rows):
+        return _inferred({str(name): [row.get(name) for row in rows] for name in _all_keys(rows)}, schema)
+    if isinstance(rows, Iterator):
+        raise InvalidInput("An iterator is read only once", advice="Make it a RecordBatchReader first: opened(rows)")
+    return _arrow_reader(rows).schema
+
+
+def _one_batch(batch: pa.RecordBatch) -> pa.RecordBatchReader:
+    return pa.RecordBatchReader.from_batches(batch.schema, [batch])
+
+
+# Arrow and frames
+
+
+def _module(rows: object) -> str:
+    return type(rows).__module__.partition(".")[0]
+
+
+def _is_frame(rows: object) -> bool:
+    """Frames whose library we name only by its module: importing it here would make it a dependency."""
+    return _module(rows) in ("pandas", "polars", "pyspark") and type(rows).__name__ == "DataFrame"
+
+
+def _arrow_reader(rows: Any) -> pa.RecordBatchReader:
+    if isinstance(rows, pa.RecordBatchReader):
+        return rows
+    if isinstance(rows, pa.Table):
+        return rows.to_reader()
+    if isinstance(rows, pa.RecordBatch):
+        return _one_batch(rows)
+    if _is_frame(rows) and _module(rows) == "pyspark":
+        raise Unsupported(
+            "Rows of a Spark DataFrame cannot be written by this version", advice="Collect them: df.toArrow()"
+        )
+    if _is_frame(rows) and _module(rows) == "pandas":
+        return _from_pandas(rows)
+    if hasattr(rows, "__arrow_c_stream__") or hasattr(rows, "__arrow_c_array__"):
+        return _imported(rows)
+    if isinstance(rows, Iterator | list | tuple):
+        return _from_batches(iter(rows))
+    raise InvalidInput(f"A {type(rows).__name__} is not rows", advice=_ACCEPTED)
+
+
+def _from_pandas(frame: Any) -> pa.RecordBatchReader:
+    try:
+        # An index is how pandas counts, not a column, unless someone made it one.
+        return pa.Table.from_pandas(frame, preserve_index=False).to_reader()
+    except (pa.ArrowException, ValueError, TypeError) as error:
+        raise InvalidInput(
+            f"The pandas frame cannot be made into columns: {_first_line(error)}",
+            advice="Give each column values of one type and a name of its own",
+        ) from error
+
+
+def _imported(rows: Any) -> pa.RecordBatchReader:
+    try:
+        if hasattr(rows, "__arrow_c_stream__"):
+            return pa.RecordBatchReader.from_stream(rows)
+        return _one_batch(pa.record_batch(rows))
+    except (pa.ArrowException, ValueError, TypeError) as error:
+        raise InvalidInput(
+            f"The {type(rows).__name__} is not a stream of rows: {_first_line(error)}", advice=_ACCEPTED
+        ) from error
+
+
+def _from_batches(rows: Iterator[Any]) -> pa.RecordBatchReader:
+    first = next(rows, None)
+    if first is None:
+        return pa.RecordBatchReader.from_batches(pa.schema([]), [])
+    schema = _as_batches(first)[0]
+    batches = (batch for each in itertools.chain([first], rows) for batch in _as_batches(each)[1])
+    return pa.RecordBatchReader.from_batches(schema, _alike(batches, schema))
+
+
+def _as_batches(rows: Any) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
+    if isinstance(rows, pa.RecordBatch):
+        return rows.schema, [rows]
+    if isinstance(rows, pa.Table):
+        return rows.schema, rows.to_batches()
+    raise InvalidInput(f"An iterator of {type(rows).__name__} is not rows", advice=_ACCEPTED)
+
+
+def _alike(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        if not batch.schema.equals(schema):
+            raise SchemaMismatch(
+                "The batches differ in their columns or types",
+                evidence=f"The first has {_brief(schema)}, a later one {_brief(batch.schema)}",
+                advice="Cast them to one schema",
+            )
+        yield batch
+
+
+def _brief(schema: pa.Schema) -> str:
+    return ", ".join(f"{each.name} {each.type}" for each in schema)
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0]
+
+
+# Python values
+
+
+def _all_keys(rows: Sequence[Mapping[Any, Any]]) -> list[Any]:
+    return list(dict.fromkeys(itertools.chain.from_iterable(rows)))
+
+
+def _from_dicts(rows: Sequence[Mapping[Any, Any]], schema: Schema) -> pa.RecordBatch:
+    # Empty dicts are rows of nulls, and need one column to be counted by.
+    names = _all_keys(rows) or [schema.fields[0].name]
+    return _from_columns({name: [row.get(name) for row in rows] for name in names}, schema)
+
+
+def _from_columns(columns: Mapping[Any, Any], schema: Schema) -> pa.RecordBatch:
+    problems = Problems()
+    target = arrow_schema(schema)
+    names = [each.name for each in schema.fields]
+    arrays: dict[str, Any] = {}
+    for name, values in columns.items():
+        found = match_name(name, names) if isinstance(name, str) else None
+        if found is None:
+            advice = f"{suggestion(str(name), names)} Leave it out, or call with merge_schema=True to add it"
+            problems.add(str(name), Misfit("the table has no such column", advice))
+            continue
+        kind = schema.find_field(found).field_type
+        try:
+            arrays[name] = _array(values, kind, target.field(found).type)
+        except Misfit as misfit:
+            problems.add(found, misfit, kind)
+    problems.raise_any()
+    if len({len(array) for array in arrays.values()}) > 1:
+        lengths = ", ".join(f"{name}: {len(array)}" for name, array in arrays.items())
+        raise InvalidInput("The columns have different lengths", evidence=lengths)
+    return pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
+
+
+def _array(values: Any, kind: IcebergType, target: Any) -> Any:
+    if _has_type(values):
+        return _typed_array(values)
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise Misfit(f"a {type(values).__name__} is not a column of values", "Give a list")
+    adapt, plain = _adapter(kind), _buildable(target)
+    adapted = [None if value is None else _adapted(adapt, value, row) for row, value in enumerate(values)]
+    try:
+        return pa.array(adapted, type=plain)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, ValueError) as error:
+        raise _first_bad(adapted, plain, error) from error
+
+
+def _buildable(kind: Any) -> Any:
+    """The type with 16 plain bytes for a uuid: Arrow does not build nested extension types from Python values."""
+    if isinstance(kind, pa.UuidType):
+        return pa.binary(16)
+    if pa.types.is_struct(kind):
+        return pa.struct([each.with_type(_buildable(each.type)) for each in kind])
+    if pa.types.is_large_list(kind):
+        return pa.large_list(kind.value_field.with_type(_buildable(kind.value_type)))
+    if pa.types.is_map(kind):
+        key, item = kind.key_field, kind.item_field
+        return pa.map_(key.with_type(_buildable(key.type)), item.with_type(_buildable(item.type)))
+    return kind
+
+
+def _has_type(values: Any) -> bool:
+    return any(hasattr(values, name) for name in ("__arrow_c_array__", "__arrow_c_stream__", "dtype"))
+
+
+def _typed_array(values: Any) -> Any:
+    try:
+        if hasattr(values, "__arrow_c_stream__"):
+            return pa.chunked_array(values).combine_chunks()
+        return pa.array(values)
+    except (pa.ArrowException, ValueError, TypeError) as error:
+        raise Misfit(f"the values cannot be made into a column: {_first_line(error)}") from error
+
+
+def _adapted(adapt: Callable[[Any], Any], value: Any, row: int) -> Any:
+    try:
+        return adapt(value)
+    except Misfit as misfit:
+        raise Misfit(f"{misfit.detail} (row {row})", misfit.advice) from misfit
+
+
+def _first_bad(values: list[Any], target: Any, error: BaseException) -> Misfit:
+    for row, value in enumerate(values):
+        try:
+            pa.array([value], type=target)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, ValueError) as cause:
+            return Misfit(f"the value {_shown(value)} (row {row}) does not fit: {_first_line(cause)}")
+    return Misfit(_first_line(error))
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:80] + "…"
+
+
+def _wrong(value: object, wanted: str, advice: str = "") -> Misfit:
+    return Misfit(f"{_shown(value)} is a {type(value).__name__}, not {wanted}", advice)
+
+
+def _checked(
+    wanted: str, types: tuple[type, ...], barred: tuple[type, ...] = (), advice: str = ""
+) -> Callable[[Any], Any]:
+    def check(value: Any) -> Any:
+        if isinstance(value, types) and not isinstance(value, barred):
+            return value
+        raise _wrong(value, wanted, advice)
+
+    return check
+
+
+def _timestamp(value: Any) -> Any:
+    if isinstance(value, dt.datetime) and value.tzinfo is not None:
+        raise _wrong(value, "a datetime without a time zone", "Write value.astimezone(UTC).replace(tzinfo=None)")
+    return _timestamptz(value)
+
+
+def _timestamptz(value: Any) -> Any:
+    if not isinstance(value, dt.datetime):
+        raise _wrong(value, "a datetime")
+    if getattr(value, "nanosecond", 0):
+        raise Misfit(f"{value} has nanoseconds, and Iceberg keeps microseconds", "Round it first: value.floor('us')")
+    return value
+
+
+def _bytes(value: Any) -> Any:
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    return _checked("bytes", (bytes,))(value)
+
+
+def _uuid(value: Any) -> Any:
+    if isinstance(value, uuid.UUID):
+        return value.bytes
+    if isinstance(value, bytes) and len(value) == 16:
+        return value
+    try:
+        return uuid.UUID(_checked("a uuid", (str,))(value)).bytes
+    except ValueError as error:
+        raise Misfit(f"{_shown(value)} is not a uuid") from error
+
+
+# Arrow would cut the time off a datetime and the fraction off a float, and take text for bytes: hence our own look.
+_ADAPTERS: dict[type[IcebergType], Callable[[Any], Any]] = {
+    IntegerType: _checked("a whole number", (Integral,), (bool,)),
+    LongType: _checked("a whole number", (Integral,), (bool,)),
+    FloatType: _checked("a number", (Real,), (bool,)),
+    DoubleType: _checked("a number", (Real,), (bool,)),
+    DecimalType: _checked("a Decimal", (Decimal, int), (bool,), "Write Decimal('1.10')"),
+    StringType: _checked("text", (str,)),
+    DateType: _checked("a date", (dt.date,), (dt.datetime,), "Write value.date()"),
+    TimeType: _checked("a time", (dt.time,)),
+    TimestampType: _timestamp,
+    TimestamptzType: _timestamptz,
+    BinaryType: _bytes,
+    FixedType: _bytes,
+    UUIDType: _uuid,
+}
+
+
+def _adapter(kind: IcebergType) -> Callable[[Any], Any]:
+    """From a Python value to one that Arrow builds this type from without loss."""
+    match kind:
+        case StructType():
+            return _struct_adapter(kind)
+        case ListType():
+            element = _nullable(_adapter(kind.element_type))
+            return lambda value: [element(each) for each in _elements(value)]
+        case MapType():
+            key, item = _adapter(kind.key_type), _nullable(_adapter(kind.value_type))
+            return lambda value: [(key(k), item(v)) for k, v in _pairs(value)]
+        case BooleanType():
+            return lambda value: value if type(value).__name__ in ("bool", "bool_") else _raise(_wrong(value, "a bool"))
+    return _ADAPTERS[type(kind)]
+
+
+def _raise(error: Exception) -> Any:
+    raise error
+
+
+def _nullable(adapt: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else adapt(value)
+
+
+def _struct_adapter(kind: StructType) -> Callable[[Any], Any]:
+    fields = {each.name: _nullable(_adapter(each.field_type)) for each in kind.fields}
+
+    def adapt(value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            raise _wrong(value, "a dict")
+        made = {}
+        for name, inner in value.items():
+            found = match_name(name, fields) if isinstance(name, str) else None
+            if found is None:
+                raise Misfit(f"the struct has no field {name!r}", suggestion(str(name), fields))
+            made[found] = fields[found](inner)
+        return made
+
+    return adapt
+
+
+def _elements(value: Any) -> Iterable[Any]:
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        raise _wrong(value, "a list")
+    return value
+
+
+def _pairs(value: Any) -> Iterable[tuple[Any, Any]]:
+    if isinstance(value, Mapping):
+        return value.items()
+    if isinstance(value, list | tuple) and all(isinstance(each, tuple | list) and len(each) == 2 for each in value):
+        return value
+    raise _wrong(value, "a dict")
+
+
+def _inferred(columns: Mapping[str, Any], schema: Schema | None) -> pa.Schema:
+    known = {} if schema is None else {each.name: each for each in schema.fields}
+    target = None if schema is None else arrow_schema(schema)
+    fields = []
+    for name, values in columns.items():
+        found = match_name(name, known)
+        if (
+            found is not None
+            and target is not None
+            and _holds(values, known[found].field_type, target.field(found).type)
+        ):
+            fields.append(pa.field(name, target.field(found).type))
+        else:
+            fields.append(pa.field(name, _infer(name, values)))
+    return pa.schema(fields)
+
+
+def _holds(values: Any, kind: IcebergType, target: Any) -> bool:
+    if _has_type(values):
+        return False
+    try:
+        _array(values, kind, target)
+    except Misfit:
+        return False
+    return True
+
+
+def _infer(name: str, values: Any) -> Any:
+    try:
+        return (_typed_array(values) if _has_type(values) else pa.array(values)).type
+    except (pa.ArrowException, ValueError, TypeError, Misfit) as error:
+        raise SchemaMismatch(f"The type of the column {name!r} cannot be told: {_first_line(error)}") from error
