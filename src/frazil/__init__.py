@@ -1,1 +1,63 @@
+"""Frazil: many writers, one Apache Iceberg table.
 
+lake = frazil.connect("./lake")
+lake.create_namespace("shop")
+events = lake.create_table("shop.events", "id bigint, ts timestamp", partition_by=["day(ts)"])
+events.append([{"id": 1, "ts": "2026-11-01T00:00:00Z"}])
+"""
+
+from frazil.commit.retry import Retry
+from frazil.errors import (
+    CatalogUnavailable,
+    CommitFailed,
+    CommitUnknown,
+    ConflictError,
+    CorruptMetadata,
+    DiskFull,
+    FrazilError,
+    InvalidInput,
+    NamespaceExists,
+    NamespaceNotEmpty,
+    NoSuchNamespace,
+    NoSuchTable,
+    PermissionDenied,
+    RetriesExhausted,
+    SchemaMismatch,
+    StorageError,
+    TableExists,
+    Unsupported,
+)
+from frazil.lake import Lake, connect
+from frazil.model import Commit, Conflict
+from frazil.read.scan import Scan
+from frazil.table import Table
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "CatalogUnavailable",
+    "Commit",
+    "CommitFailed",
+    "CommitUnknown",
+    "Conflict",
+    "ConflictError",
+    "CorruptMetadata",
+    "DiskFull",
+    "FrazilError",
+    "InvalidInput",
+    "Lake",
+    "NamespaceExists",
+    "NamespaceNotEmpty",
+    "NoSuchNamespace",
+    "NoSuchTable",
+    "PermissionDenied",
+    "RetriesExhausted",
+    "Retry",
+    "Scan",
+    "SchemaMismatch",
+    "StorageError",
+    "Table",
+    "TableExists",
+    "Unsupported",
+    "connect",
+]

@@ -23,7 +23,7 @@ from frazil.format.schemas import to_schema
 from frazil.format.storage import Storage
 from frazil.model import Ident, parse_namespace
 from frazil.runtime import SYSTEM, Runtime
-from frazil.stage.rows import incoming_schema
+from frazil.stage.rows import incoming_schema, opened
 from frazil.table import Table
 
 _log = logging.getLogger("frazil")
@@ -174,6 +174,7 @@ class Lake:
         if schema is None:
             if as_ is None:
                 raise InvalidInput("create_table needs a schema", advice="Give a schema, or rows with as_=…")
+            as_ = opened(as_)
             schema = incoming_schema(as_)
         metadata = self._new_metadata(ident, schema, partition_by, sort_by, keys, properties, location, comment)
         try:

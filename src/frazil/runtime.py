@@ -38,3 +38,11 @@ SYSTEM = Runtime(
     random=_SYSTEM_RANDOM.random,
     new_uuid=uuid.uuid4,
 )
+
+
+RandomStream = random.Random
+
+
+def seeded(seed: int | str) -> RandomStream:
+    """A repeatable stream of chance for simulations: the same seed draws the same numbers on every machine."""
+    return random.Random(seed)

@@ -22,7 +22,7 @@ from frazil.format.metadata import MAIN, TableMetadata
 from frazil.model import Commit, Ident, Isolation, Snapshot
 from frazil.read.scan import Scan, resolve_snapshot
 from frazil.stage.arrow import StagedFiles, stage
-from frazil.stage.rows import conform, incoming_schema, to_reader
+from frazil.stage.rows import conform, incoming_schema, opened, to_reader
 
 if TYPE_CHECKING:
     from frazil.lake import Lake
@@ -192,6 +192,7 @@ class Table:
         """
         self._lake.check_writable()
         _check_choices(isolation, engine, on_deleted)
+        rows = opened(rows)
         properties = _checked_summary(snapshot_properties)
         metadata = self._metadata()
         identity = self._identity(commit_id, "append", branch=branch)
@@ -260,7 +261,7 @@ class Table:
 
     def _merge_schema(self, rows: object, metadata: TableMetadata, retry: Retry | None) -> TableMetadata:
         # Committed before any row is staged: staged files carry the ids that the catalog has confirmed (rule P16).
-        change = MetadataChange(metadata.uuid, SchemaUnion(incoming_schema(rows)))
+        change = MetadataChange(metadata.uuid, SchemaUnion(incoming_schema(rows, metadata.schema())))
         self._commit(change, self._identity(None, "merge_schema"), retry, metadata, None)
         return self._metadata()
 

@@ -46,7 +46,7 @@ def assert_refused(folder: Path, call: Callable[[], object], error: type[Excepti
     text = str(caught.value)
     for part in says:
         assert part in text, text
-    assert text.endswith((".", "!", "?", ")")), text
+    assert text.endswith((".", "!", "?")), text
     assert everything_under(folder) == before
 
 
