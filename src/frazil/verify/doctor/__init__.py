@@ -1,0 +1,185 @@
+"""``frazil doctor URI``: race a catalog for real, and say "not atomic" with the evidence, or that nothing was found.
+
+The verdict is about what was tried: N rounds without a violation are evidence, not proof.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+from frazil.catalog.base import OpenedCatalog
+from frazil.catalog.open import open_catalog
+from frazil.errors import InvalidInput
+from frazil.runtime import SYSTEM, Runtime
+from frazil.verify.doctor import races
+from frazil.verify.doctor.crew import Crew
+from frazil.verify.doctor.judge import condense, judge_history
+from frazil.verify.doctor.model import Finding, Report, Severity
+from frazil.verify.doctor.surroundings import clock, database_behind, inspect_database, shared_locations
+from frazil.verify.doctor.worker import Opener
+from frazil.verify.probe import Scratch, scratch_table
+
+__all__ = ["Finding", "Opener", "Report", "Severity", "examine"]
+
+Progress = Callable[[int, int, str], None]
+
+_PATIENCE_S = 120.0
+# Of the time a swap takes alone: somewhere in there a lock is held.
+_PAUSE_AT = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _OpenByUri:
+    """Picklable: each process opens the catalog by itself."""
+
+    uri: str
+    warehouse: str | None = None
+    name: str | None = None
+    properties: Mapping[str, str] = field(default_factory=dict, repr=False)
+    create: bool = True
+
+    def __call__(self) -> OpenedCatalog:
+        return open_catalog(
+            self.uri,
+            warehouse=self.warehouse,
+            name=self.name,
+            properties=dict(self.properties),
+            read_only=False,
+            create=self.create,
+        )
+
+
+def examine(
+    uri: str,
+    *,
+    rounds: int = 50,
+    processes: int = 8,
+    stall_s: float = 2.0,
+    warehouse: str | None = None,
+    name: str | None = None,
+    properties: Mapping[str, str] | None = None,
+    create: bool = True,
+    opener: Opener | None = None,
+    on_progress: Progress | None = None,
+    runtime: Runtime = SYSTEM,
+) -> Report:
+    """Race ``processes`` processes on a scratch table for ``rounds`` rounds, then look at the surroundings.
+
+    ``stall_s`` is how long a request is held back, and a process is stopped in the middle of a swap: longer than the
+    lease of any lock the catalog may use. The scratch namespace and table are removed at the end. ``opener``: a
+    picklable function that opens the catalog, instead of the URI. ``on_progress(done, total, what)`` follows each game.
+    A script that calls this needs the usual ``if __name__ == "__main__":``, since processes are started.
+    """
+    _check(uri, rounds, processes, stall_s, opener)
+    open_one = opener or _OpenByUri(uri, warehouse, name, dict(properties or {}), create)
+    started = runtime.monotonic()
+    opened = open_one()
+    try:
+        leftovers: list[str] = []
+        with scratch_table(opened, "doctor", runtime, leftovers) as scratch:
+            findings = _race(opened, open_one, scratch, rounds, processes, stall_s, on_progress, runtime)
+            findings += shared_locations(opened.catalog, scratch.ident)
+        database = database_behind(opened, uri)
+        if database is not None:
+            findings += inspect_database(database, mine=opened.catalog.name)
+        findings += _left_behind(leftovers)
+    finally:
+        opened.catalog.close()
+    ordered = sorted(findings, key=lambda finding: ("violation", "warning", "ok").index(finding.severity))
+    return Report(opened.uri_shown, rounds, processes, runtime.monotonic() - started, tuple(ordered))
+
+
+def _check(uri: str, rounds: int, processes: int, stall_s: float, opener: Opener | None) -> None:
+    if rounds < 1 or processes < 2 or stall_s < 0:
+        raise InvalidInput(
+            f"The doctor needs at least 1 round and 2 processes, not {rounds} and {processes}, and no negative stall"
+        )
+    if opener is None and uri.startswith("memory:"):
+        raise InvalidInput(
+            "A memory:// lake lives in one process, so processes cannot race on it",
+            advice="Examine a folder, sqlite:///…, postgresql://…, or a REST catalog",
+        )
+
+
+def _race(
+    opened: OpenedCatalog,
+    open_one: Opener,
+    scratch: Scratch,
+    rounds: int,
+    processes: int,
+    stall_s: float,
+    on_progress: Progress | None,
+    runtime: Runtime,
+) -> list[Finding]:
+    capabilities = opened.catalog.capabilities
+    ledger = races.Ledger(capabilities.stale_is_certain)
+    games: list[tuple[str, Callable[[races.Table], None]]] = [
+        *[("race", races.race)] * rounds,
+        ("late request", races.delayed),
+        ("repeated request", races.repeated),
+        *[("process stopped in its swap", partial(races.paused, share=share)) for share in _PAUSE_AT],
+    ]
+    with Crew(processes, open_one, scratch, _PATIENCE_S + stall_s) as crew:
+        table = races.Table(crew, ledger, runtime, stall_s)
+        for number, (what, play) in enumerate(games, 1):
+            play(table)
+            if on_progress is not None:
+                on_progress(number, len(games), what)
+    head = opened.catalog.load(scratch.ident)
+    history = [snapshot.snapshot_id for snapshot in head.metadata.ancestors(head.metadata.ref_snapshot_id())]
+    found = [*ledger.findings, *judge_history(ledger.acknowledged, ledger.denied, history)]
+    return [*condense(found), *_summary(ledger, atomic=capabilities.atomic), clock(ledger.worst_skew_ms)]
+
+
+def _summary(ledger: races.Ledger, *, atomic: bool) -> list[Finding]:
+    found = []
+    if not ledger.findings:
+        found.append(
+            Finding(
+                "ok",
+                "Every race had at most one winner, and no acknowledged commit was lost",
+                f"{ledger.played} rounds, {len(ledger.acknowledged)} commits acknowledged and all in the history",
+            )
+        )
+    if not atomic:
+        found.append(
+            Finding(
+                "warning",
+                "This kind of catalog has no compare-and-swap: it relies on a lock, which can be lost",
+                "The catalog says so of itself",
+                "Keep one writer per table, or move the tables to a catalog with a compare-and-swap",
+            )
+        )
+    if ledger.without_winner:
+        found.append(
+            Finding(
+                "warning",
+                "In some rounds nobody won",
+                f"{ledger.without_winner} of {ledger.played} rounds ended with the head where it was",
+                "Nothing was lost, but under load commits may run out of tries",
+            )
+        )
+    if ledger.refused or ledger.unknown:
+        found.append(_unclear(ledger))
+    return found
+
+
+def _unclear(ledger: races.Ledger) -> Finding:
+    errors = "; ".join(f"{count} × {error}" for error, count in sorted(ledger.refused.items())[:3])
+    parts = [f"{ledger.unknown} answers were Unknown, all resolved"] if ledger.unknown else []
+    parts += [f"errors: {errors}"] if errors else []
+    return Finding(
+        "warning",
+        "Some swaps ended without a clear answer",
+        ", ".join(parts),
+        "Frazil finds the outcome out; each case costs a commit some time",
+    )
+
+
+def _left_behind(leftovers: list[str]) -> list[Finding]:
+    if not leftovers:
+        return []
+    shown = ", ".join(leftovers[:3]) + (f" and {len(leftovers) - 3} more" if len(leftovers) > 3 else "")
+    return [Finding("warning", "Not everything of the scratch table could be removed", shown, "Remove it by hand")]

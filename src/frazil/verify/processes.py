@@ -1,0 +1,29 @@
+"""How the verifiers start processes: clean ones that share no connection, lock or thread with their parent."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Mapping
+from multiprocessing.context import BaseContext
+
+_PRELOAD = ["frazil.verify.doctor.worker", "frazil.verify.lab.processes"]
+
+
+def clean_context() -> BaseContext:
+    """``forkserver``: a fresh interpreter that has loaded our modules once, and forks cheaply; ``spawn`` elsewhere."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(_PRELOAD)
+    return context
+
+
+def adopt_environment(environment: Mapping[str, str]) -> None:
+    """In a new process: take the parent's variables (credentials, configuration) as they are now.
+
+    A fork server's children would otherwise have those of the moment when the server was started.
+    """
+    for name in os.environ.keys() - environment.keys():
+        del os.environ[name]
+    os.environ.update(environment)
