@@ -1,0 +1,78 @@
+# Everything runs through here; `make help` lists it. A fresh machine needs python3.11 or newer, make and a network.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory
+
+VENV := .venv
+BIN := $(VENV)/bin
+# Written when the environment matches uv.lock; removed with it.
+READY := $(VENV)/.ready
+# How many tests run at once. The racing tests start processes of their own, so more is not faster.
+JOBS ?= 2
+ARGS ?=
+
+.PHONY: help
+help: ## Show this list
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  \033[36m%-8s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: $(READY) ## Make the Python environment in .venv, exactly as uv.lock says
+	@.ci/java-check || true
+
+$(READY): pyproject.toml uv.lock .ci/setup
+	@.ci/setup
+	@touch $@
+
+.PHONY: demo
+demo: $(READY) ## Race 12 writer processes on one table and prove that nothing was lost
+	@$(BIN)/frazil demo $(ARGS)
+
+.PHONY: test
+test: $(READY) check unit ## Lint, types, import rules, then the unit, contract and concurrency tests
+
+.PHONY: check
+check: $(READY) ## Only the static checks
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/codespell src tests benchmarks docs README.md CONTRIBUTING.md CHANGELOG.md Makefile
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+.PHONY: unit
+unit: $(READY) ## Only the tests that need nothing but Python
+	$(BIN)/pytest -n $(JOBS) --dist loadfile -m "not interop and not slow" tests/unit tests/contract tests/concurrency $(ARGS)
+
+.PHONY: interop
+interop: $(READY) ## Read, write and race the same tables with Iceberg Java (needs a JDK 17+ and Maven)
+	@.ci/java-check
+	$(BIN)/python tests/interop/jars.py
+	$(BIN)/pytest -m interop tests/interop $(ARGS)
+
+.PHONY: bench
+bench: $(READY) ## Measure beside PyIceberg in one run; writes JSON
+	$(BIN)/python -m benchmarks $(ARGS)
+
+.PHONY: soak
+soak: $(READY) ## The long races and the kill -9 runs
+	$(BIN)/pytest -m slow tests $(ARGS)
+
+.PHONY: lab
+lab: $(READY) ## Compare ways of waiting after a lost race; prints a table, writes a plot
+	$(BIN)/frazil lab backoff $(ARGS)
+
+.PHONY: docs
+docs: $(READY) ## Write the pages that are made from the code (docs/errors.md)
+	FRAZIL_WRITE_DOCS=1 $(BIN)/pytest -q -k generated tests/unit/test_docs.py
+
+.PHONY: fmt
+fmt: $(READY) ## Format the code and repair what ruff can
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+.PHONY: clean
+clean: ## Remove the environment, caches and what the demo left
+	rm -rf $(VENV) .tools .jars demo-lake dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

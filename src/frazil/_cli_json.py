@@ -1,0 +1,115 @@
+"""JSON lines as rows. JSON has no dates, decimals or bytes: texts become what the table's columns hold."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.schema import Schema
+from pyiceberg.types import (
+    BinaryType,
+    DateType,
+    DecimalType,
+    FixedType,
+    IcebergType,
+    IntegerType,
+    ListType,
+    LongType,
+    MapType,
+    StructType,
+    TimestampType,
+    TimestamptzType,
+    TimeType,
+)
+
+from frazil.errors import InvalidInput
+from frazil.format.schemas import match_name
+
+_FROM_TEXT: dict[type[IcebergType], Callable[[str], Any]] = {
+    DateType: dt.date.fromisoformat,
+    TimeType: dt.time.fromisoformat,
+    TimestampType: dt.datetime.fromisoformat,
+    TimestamptzType: dt.datetime.fromisoformat,
+    DecimalType: decimal.Decimal,
+    BinaryType: bytes.fromhex,
+    FixedType: bytes.fromhex,
+}
+
+
+def read_lines(path: Path, schema: Schema) -> list[dict[str, Any]]:
+    """One object per line; the names and types are the table's, as far as it has them."""
+    names = {field.name: field.field_type for field in schema.fields}
+    rows = []
+    for number, row in _objects(path):
+        if not isinstance(row, dict):
+            raise InvalidInput(
+                f"Line {number} of {path} is not a JSON object", advice='Write one row per line: {"id": 1, "name": "a"}'
+            )
+        rows.append({name: _column(names, name, value) for name, value in row.items()})
+    return rows
+
+
+def _objects(path: Path) -> Iterator[tuple[int, Any]]:
+    # Looks through .gz and the like by the name's ending.
+    with pa.input_stream(str(path)) as stream:
+        text = stream.read()
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            # Decimals, so that 0.1 keeps its digits on the way into a decimal column.
+            yield number, json.loads(line, parse_float=decimal.Decimal)
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise InvalidInput(
+                f"Line {number} of {path} is not JSON", evidence=str(error), advice="Write one object per line"
+            ) from error
+
+
+def _column(names: dict[str, IcebergType], name: str, value: Any) -> Any:
+    found = match_name(name, names)
+    return _plain(value) if found is None else _value(names[found], value)
+
+
+def _value(kind: IcebergType, value: Any) -> Any:
+    """What does not fit is left as it is: where rows meet the schema there is a better sentence for it."""
+    match kind, value:
+        case StructType(), dict():
+            fields = {field.name: field.field_type for field in kind.fields}
+            return {name: _column(fields, name, each) for name, each in value.items()}
+        case ListType(), list():
+            return [_value(kind.element_type, each) for each in value]
+        case MapType(), dict():
+            return {_key(kind.key_type, key): _value(kind.value_type, each) for key, each in value.items()}
+        case DecimalType(), decimal.Decimal():
+            return value
+        case _, str() if type(kind) in _FROM_TEXT:
+            return _converted(_FROM_TEXT[type(kind)], value)
+    return _plain(value)
+
+
+def _key(kind: IcebergType, key: str) -> Any:
+    """The names of a JSON object are text, whatever a map's keys are."""
+    return _converted(int, key) if isinstance(kind, IntegerType | LongType) else _value(kind, key)
+
+
+def _converted(convert: Callable[[str], Any], text: str) -> Any:
+    try:
+        return convert(text)
+    except (ValueError, decimal.InvalidOperation):
+        return text
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case decimal.Decimal():
+            return float(value)
+        case dict():
+            return {name: _plain(each) for name, each in value.items()}
+        case list():
+            return [_plain(each) for each in value]
+    return value

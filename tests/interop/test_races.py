@@ -1,0 +1,90 @@
+"""Many processes append to one table at once; every engine must then find every acknowledged batch exactly once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from pyiceberg.table import Table
+
+from interop.conftest import Place
+from interop.race import BATCHES, Writers, is_ours, local_path, race, unreferenced
+
+pytestmark = pytest.mark.interop
+
+BATCHES_EACH = 20
+TABLE = "shop.events"
+
+PROPERTIES = {
+    # All metadata files stay in the log, so that "unreferenced" has one meaning on disk.
+    "write.metadata.previous-versions-max": "5000",
+    # For the writers that are not Frazil's: with the defaults, half of their commits fail among thirty writers.
+    "commit.retry.num-retries": "20",
+    "commit.retry.min-wait-ms": "50",
+    "commit.retry.max-wait-ms": "2000",
+}
+
+
+def _prepared(place: Place) -> None:
+    with place.lake() as lake:
+        lake.create_namespace("shop")
+        lake.create_table(TABLE, BATCHES, properties=PROPERTIES)
+
+
+def _frazil_writers(place: Place, numbers: Iterable[int]) -> Writers:
+    request = {"uri": place.frazil_uri, "warehouse": place.warehouse, "table": TABLE, "count": BATCHES_EACH}
+    return Writers("frazil", tuple(numbers), request)
+
+
+def _pyiceberg_writers(place: Place, numbers: Iterable[int]) -> Writers:
+    request = {"uri": place.pyiceberg_uri, "name": "frazil", "warehouse": place.warehouse}
+    return Writers("pyiceberg", tuple(numbers), {**request, "table": TABLE, "count": BATCHES_EACH})
+
+
+def _java_writers(place: Place, numbers: Iterable[int]) -> list[Writers]:
+    request = {"catalog": place.java_options, "table": TABLE, "count": BATCHES_EACH}
+    return [Writers("java", (number,), request) for number in numbers]
+
+
+def _batches(rows: Iterable[dict[str, Any]]) -> Counter[tuple[int, int]]:
+    return Counter((row["writer"], row["seq"]) for row in rows)
+
+
+def _check_every_engine_reads_each_batch_once(place: Place, writers: int) -> Table:
+    expected = Counter({(writer, seq): 1 for writer in range(writers) for seq in range(BATCHES_EACH)})
+    with place.lake() as lake:
+        assert _batches(lake.table(TABLE).scan().to_arrow().to_pylist()) == expected
+    table = place.pyiceberg().load_table(TABLE)
+    assert _batches(table.scan().to_arrow().to_pylist()) == expected
+    java = place.iceberg_java().table(TABLE)
+    assert _batches(java.rows()) == expected
+    snapshots = java.metadata()["snapshots"]
+    assert sorted(s["sequence_number"] for s in snapshots) == list(range(1, len(expected) + 1))
+    return table
+
+
+@pytest.mark.timeout(600)
+def test_thirty_frazil_processes_lose_no_batch_and_leave_no_file(place: Place) -> None:
+    _prepared(place)
+    said = race([_frazil_writers(place, range(30))], place.folder)
+    assert Counter(each["outcome"] for each in said) == {"acknowledged": 30 * BATCHES_EACH}
+    table = _check_every_engine_reads_each_batch_once(place, 30)
+    assert unreferenced(table) == set()
+
+
+@pytest.mark.timeout(600)
+def test_frazil_pyiceberg_and_java_writers_share_a_table_and_lose_no_batch(place: Place) -> None:
+    _prepared(place)
+    groups = [
+        _frazil_writers(place, range(10)),
+        _pyiceberg_writers(place, range(10, 20)),
+        *_java_writers(place, range(20, 30)),
+    ]
+    said = race(groups, place.folder)
+    assert Counter(each["outcome"] for each in said) == {"acknowledged": 30 * BATCHES_EACH}
+    table = _check_every_engine_reads_each_batch_once(place, 30)
+    assert {path for path in unreferenced(table) if is_ours(path)} == set()
+    ours = [task.file.file_path for task in table.scan().plan_files() if is_ours(local_path(task.file.file_path))]
+    assert len(ours) == 10 * BATCHES_EACH, "the permissions must tell whose file is whose, or the check above is empty"
