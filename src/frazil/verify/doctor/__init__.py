@@ -27,7 +27,7 @@ Progress = Callable[[int, int, str], None]
 
 _PATIENCE_S = 120.0
 # Of the time a swap takes alone: somewhere in there a lock is held.
-_PAUSE_AT = ()
+_PAUSE_AT = (0.2, 0.4, 0.6, 0.8)
 
 
 @dataclass(frozen=True, slots=True)
