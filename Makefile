@@ -12,7 +12,9 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # How many tests run at once. The racing tests start processes of their own, so more is not faster.
 JOBS ?= 2
+# What goes to the tool behind a command: make unit ARGS="-k swap"
 ARGS ?=
+TIMES ?= 20
 
 .PHONY: help
 help: ## Show this list
@@ -31,19 +33,19 @@ demo: $(READY) ## Race 12 writer processes on one table and prove that nothing w
 	@$(BIN)/frazil demo $(ARGS)
 
 .PHONY: test
-test: $(READY) check unit ## Lint, types, import rules, then the unit, contract and concurrency tests
+test: $(READY) check unit ## Lint, types, import rules, then the unit, contract, surface and concurrency tests
 
 .PHONY: check
 check: $(READY) ## Only the static checks
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/codespell src tests benchmarks docs README.md CONTRIBUTING.md CHANGELOG.md Makefile
+	$(BIN)/codespell src benchmarks docs README.md CONTRIBUTING.md CHANGELOG.md Makefile
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
 .PHONY: unit
 unit: $(READY) ## Only the tests that need nothing but Python
-	$(BIN)/pytest -n $(JOBS) --dist loadfile -m "not interop and not slow" tests/unit tests/contract tests/concurrency $(ARGS)
+	$(BIN)/pytest -n $(JOBS) --dist loadfile -m "not interop and not slow" tests --ignore tests/interop $(ARGS)
 
 .PHONY: interop
 interop: $(READY) ## Read, write and race the same tables with Iceberg Java (needs a JDK 17+ and Maven)
@@ -52,19 +54,20 @@ interop: $(READY) ## Read, write and race the same tables with Iceberg Java (nee
 	$(BIN)/pytest -m interop tests/interop $(ARGS)
 
 .PHONY: bench
-bench: $(READY) ## Measure beside PyIceberg in one run; writes JSON
-	$(BIN)/python -m benchmarks $(ARGS)
+bench: $(READY) ## Measure beside PyIceberg in one run; prints ratios, writes JSON
+	for script in benchmarks/commits.py benchmarks/bulk.py; do $(BIN)/python $$script $(ARGS); done
 
 .PHONY: soak
-soak: $(READY) ## The long races and the kill -9 runs
-	$(BIN)/pytest -m slow tests $(ARGS)
+soak: $(READY) ## The races and the kill -9 runs again and again (TIMES=20)
+	for round in $$(seq $(TIMES)); do echo "round $$round"; $(BIN)/pytest -q tests/concurrency $(ARGS); done
 
 .PHONY: lab
-lab: $(READY) ## Compare ways of waiting after a lost race; prints a table, writes a plot
-	$(BIN)/frazil lab backoff $(ARGS)
+lab: $(READY) ## Compare ways of waiting after a lost race; prints a table, draws build/lab-backoff.png
+	mkdir -p build
+	$(BIN)/frazil lab backoff --plot build/lab-backoff.png $(ARGS)
 
 .PHONY: docs
-docs: $(READY) ## Write the pages that are made from the code (docs/errors.md)
+docs: $(READY) ## Write the pages that are made from the code (errors, guarantees)
 	FRAZIL_WRITE_DOCS=1 $(BIN)/pytest -q -k generated tests/unit/test_docs.py
 
 .PHONY: fmt

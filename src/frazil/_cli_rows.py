@@ -86,7 +86,7 @@ def _open(path: Path, kind: RowFormat, schema: Schema, stack: contextlib.ExitSta
 
 
 def _lent(columns: pa.Schema) -> dict[str, pa.DataType]:
-    """Types for CSV, which has none. Nested ones cannot be written there; a uuid stays text until it meets the table."""
+    """Types for CSV, which has none. Nested ones have no place there; a uuid stays text until it meets the table."""
     kinds = {each.name: each.type for each in columns}
     return {
         name: kind

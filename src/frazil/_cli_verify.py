@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,11 +15,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from frazil import _cli_output as out
 from frazil._cli_target import Target
+from frazil.errors import Unsupported
 
 if TYPE_CHECKING:
     from frazil.verify.doctor import Report
     from frazil.verify.lab import LabReport
 
+PLOT = Path("lab-backoff.png")
 _MARKS = {"violation": "VIOLATION", "warning": "warning", "ok": "ok"}
 
 
@@ -78,14 +81,27 @@ def backoff(target: Target, writers: int, commits: int | None, seed: int, real: 
             seed=seed,
             on_progress=tell,
         )
-    if plot_to is not None:
-        lab.plot(report, plot_to)
+    drawn = plot_to is not None and _draw(report, plot_to)
     if target.json:
         out.print_json(json.loads(report.to_json()))
         return
     _print_lab(report)
-    if plot_to is not None:
+    if drawn:
         out.print_text(f"The picture is in {plot_to}")
+
+
+def _draw(report: LabReport, path: Path) -> bool:
+    from frazil.verify import lab
+
+    try:
+        lab.plot(report, path)
+    except Unsupported as error:
+        # The figures are there all the same; who asked for this very picture wants to know.
+        if path != PLOT:
+            raise
+        sys.stderr.write(f"frazil: no picture. {error}\n")
+        return False
+    return True
 
 
 def _print_lab(report: LabReport) -> None:

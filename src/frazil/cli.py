@@ -218,10 +218,11 @@ def backoff(
     commits: Annotated[int | None, typer.Option("--commits", min=1, help="Per way of waiting, all together.")] = None,
     seed: Annotated[int, typer.Option("--seed", help="The virtual clock's chance.")] = 1,
     real: Annotated[bool, typer.Option("--real", help="With real processes on SQLite instead of a clock.")] = False,
-    plot: Annotated[Path | None, typer.Option("--plot", help="Write a picture (needs frazil[plot]).")] = None,
+    plot: Annotated[Path, typer.Option("--plot", help="Where the picture goes (needs frazil[plot]).")] = verifying.PLOT,
+    no_plot: Annotated[bool, typer.Option("--no-plot", help="No picture.")] = False,
 ) -> None:
     """Race writers under linear, exponential and jittered waiting, and compare."""
-    verifying.backoff(target, writers, commits, seed, real, plot)
+    verifying.backoff(target, writers, commits, seed, real, None if no_plot else plot)
 
 
 @app.command()

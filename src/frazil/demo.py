@@ -11,7 +11,8 @@ from __future__ import annotations
 import collections
 import multiprocessing
 import queue
-from collections.abc import Iterator
+import signal
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -115,6 +116,8 @@ class Proof:
 
 def write(plan: Plan, name: str, writer: int, start: Any, events: Any) -> None:
     """One writer process: the same batches as every other one, told apart by its number."""
+    # Ctrl-C reaches every process of the terminal; the parent is the one to answer it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         with frazil.connect(str(plan.folder), create=False) as lake:
             table = lake.table(name)
@@ -157,6 +160,7 @@ def race(plan: Plan, name: str, show: Display) -> tuple[Race, float]:
         process.start()
     heard = Race(plan)
     began = SYSTEM.monotonic()
+    patience = 0.0
     try:
         for event in _listen(events, processes, heard):
             heard.hear(event)
@@ -164,12 +168,13 @@ def race(plan: Plan, name: str, show: Display) -> tuple[Race, float]:
                 began = SYSTEM.monotonic()
                 start.set()
             show.update(heard, SYSTEM.monotonic() - began)
+        patience = 5.0
     finally:
-        _stop(processes)
+        _stop(processes, patience)
     return heard, SYSTEM.monotonic() - began
 
 
-def _listen(events: Any, processes: list[BaseProcess], heard: Race) -> Iterator[Acknowledged | Ready | Gone]:
+def _listen(events: Any, processes: Sequence[BaseProcess], heard: Race) -> Iterator[Acknowledged | Ready | Gone]:
     """Events until every writer has said goodbye, died, or been silent for too long."""
     silent_since = SYSTEM.monotonic()
     while len(heard.gone) < len(processes):
@@ -190,9 +195,10 @@ def _listen(events: Any, processes: list[BaseProcess], heard: Race) -> Iterator[
                 yield Gone(writer, f"said nothing for {silent:.0f} s")
 
 
-def _stop(processes: list[BaseProcess]) -> None:
+def _stop(processes: Sequence[BaseProcess], patience: float) -> None:
+    """End what is still running: after a moment when the race is over, at once when it was interrupted."""
     for process in processes:
-        process.join(timeout=5)
+        process.join(timeout=patience)
         if process.is_alive():
             process.kill()
             process.join()

@@ -20,7 +20,7 @@ from frazil.format.manifests import read_manifest, read_manifest_list
 from frazil.format.metadata import TableMetadata
 from frazil.format.partitions import parse_partitioning, parse_sort
 from frazil.format.schemas import to_schema
-from frazil.format.storage import Storage
+from frazil.format.storage import Storage, canonical
 from frazil.model import Ident, parse_namespace
 from frazil.runtime import SYSTEM, Runtime
 from frazil.stage.rows import incoming_schema, opened
@@ -268,7 +268,7 @@ class Lake:
             schema=columns,
             partition_spec=spec or UNPARTITIONED_PARTITION_SPEC,
             sort_order=order or UNSORTED_SORT_ORDER,
-            location=location or self._new_location(ident),
+            location=canonical(location) if location else self._new_location(ident),
             properties=given,
             table_uuid=self.runtime.new_uuid(),
         )

@@ -11,6 +11,7 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table.sorting import SortOrder
 
+from frazil.catalog import records
 from frazil.commit import operations
 from frazil.commit.conflicts import Check, conflict
 from frazil.commit.loop import CommitContext, Identity, OnPhase, commit, find_commit
@@ -139,7 +140,9 @@ class Table:
 
     @property
     def properties(self) -> dict[str, str]:
-        return dict(self._metadata().properties)
+        """The table's properties, without those in which a foreign catalog keeps commit ids."""
+        found = self._metadata().properties
+        return {key: value for key, value in found.items() if not key.startswith(records.PROPERTY)}
 
     @property
     def refs(self) -> dict[str, dict[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -124,3 +125,17 @@ def test_the_proof_finds_a_data_file_that_belongs_to_no_commit(plan: Plan) -> No
         proof = prove(lake, plan, "demo.t", acknowledged)
     assert not proof.holds
     assert proof.stray_files == (str(stray),)
+
+
+def test_ctrl_c_ends_the_demo_at_once_and_without_tracebacks(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "frazil", "demo", "--folder", str(tmp_path / "lake"), "--commits", "100000"]
+    process = subprocess.Popen(
+        [*command, "--writers", "2"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert process.stderr is not None
+    # The first line about commits: the race is on.
+    said = next(line for line in process.stderr if "commits/s" in line)
+    os.killpg(process.pid, signal.SIGINT)
+    _, rest = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in said + rest

@@ -16,10 +16,8 @@ WRITERS, BATCHES = 30, 20
 @pytest.fixture(params=["sqlite", "postgres"])
 def address(request: pytest.FixtureRequest, tmp_path: Path) -> Address:
     warehouse = f"file://{tmp_path}/warehouse"
-    if request.param == "sqlite":
-        uri = f"sqlite:///{tmp_path}/catalog.db"
-    else:
-        uri = request.getfixturevalue("postgres_uri")
+    sqlite = f"sqlite:///{tmp_path}/catalog.db"
+    uri = sqlite if request.param == "sqlite" else request.getfixturevalue("postgres_uri")
     lake = frazil.connect(uri, warehouse=warehouse)
     lake.create_namespace("ns")
     # Every metadata file stays in the log, so that "no orphan" can be told from "older than the log".

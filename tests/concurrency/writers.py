@@ -1,4 +1,4 @@
-"""Writers that run in processes of their own. Each batch is one row group of ten rows that names its writer and number."""
+"""Writers that run in processes of their own. Each batch is ten rows that name their writer and number."""
 
 from __future__ import annotations
 

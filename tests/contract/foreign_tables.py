@@ -46,6 +46,14 @@ def empty_metadata(location: str, *, columns: Iterable[str] = ("id", "day", "not
     )
 
 
+def with_other_ids(metadata: TableMetadata) -> TableMetadata:
+    """The same columns under ids that no catalog would hand out by itself."""
+    schema = metadata.raw["schemas"][0]
+    fields = [{**field, "id": field["id"] * 10} for field in schema["fields"]]
+    renumbered = {**schema, "fields": fields, "identifier-field-ids": [10]}
+    return TableMetadata({**metadata.raw, "schemas": [renumbered], "last-column-id": 30})
+
+
 def sql_catalog(folder: Path, kind: type[SqlCatalog] = SqlCatalog) -> SqlCatalog:
     folder.mkdir(exist_ok=True)
     return kind("stand-in", uri=f"sqlite:///{folder}/catalog.db", warehouse=folder.as_uri())

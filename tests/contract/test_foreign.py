@@ -11,6 +11,7 @@ import pytest
 import requests
 from botocore import exceptions as boto
 from pyiceberg import exceptions as theirs
+from pyiceberg.typedef import Identifier
 from requests.models import Response
 
 from contract.foreign_tables import (
@@ -30,6 +31,7 @@ from contract.foreign_tables import (
     set_property,
     snapshot_updates,
     sql_catalog,
+    with_other_ids,
 )
 from frazil.catalog.base import Committed, Head, Proposal, Stale, Unknown
 from frazil.catalog.foreign import ForeignCatalog
@@ -438,14 +440,11 @@ def test_secrets_are_in_no_message(tmp_path: Path) -> None:
 # Names
 
 
-def test_create_gives_back_the_ids_the_catalog_assigned(catalog: ForeignCatalog, tmp_path: Path) -> None:
-    asked = empty_metadata(str(tmp_path / "gaps"))
-    fields = [{**field, "id": field["id"] * 10} for field in asked.raw["schemas"][0]["fields"]]
-    schema = {**asked.raw["schemas"][0], "fields": fields, "identifier-field-ids": [10]}
-    asked.raw["schemas"] = [schema]  # type: ignore[index]
+def test_create_keeps_the_field_ids_and_the_uuid_asked_for(catalog: ForeignCatalog, tmp_path: Path) -> None:
+    asked = with_other_ids(empty_metadata(str(tmp_path / "gaps")))
     head = catalog.create(Ident(("shop",), "gaps"), asked)
-    assert [field.field_id for field in head.metadata.schema().fields] == [1, 2, 3]
-    assert head.metadata.schema().identifier_field_ids == [1]
+    assert [field.field_id for field in head.metadata.schema().fields] == [10, 20, 30]
+    assert head.metadata.uuid == asked.uuid
     assert catalog.load(Ident(("shop",), "gaps")).metadata.raw == head.metadata.raw
 
 
@@ -460,15 +459,25 @@ def test_creating_what_is_there_writes_nothing(catalog: ForeignCatalog, tmp_path
 def test_a_creation_whose_answer_was_lost_is_found_by_its_location(
     catalog: ForeignCatalog, moody: Moody, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    create = Moody.create_table
+    register = Moody.register_table
 
-    def create_and_lose(self: Moody, *arguments: object, **named: object) -> None:
-        create(self, *arguments, **named)  # type: ignore[arg-type]
+    def register_and_lose(self: Moody, identifier: Identifier, location: str) -> None:
+        register(self, identifier, location)
         raise requests.exceptions.ConnectionError("Connection aborted")
 
-    monkeypatch.setattr(Moody, "create_table", create_and_lose)
+    monkeypatch.setattr(Moody, "register_table", register_and_lose)
     head = catalog.create(Ident(("shop",), "lost"), empty_metadata(str(tmp_path / "lost")))
     assert head.metadata.location == str(tmp_path / "lost")
+
+
+def test_a_creation_that_lost_its_race_leaves_no_file(
+    catalog: ForeignCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Both looked before either wrote.
+    monkeypatch.setattr(Moody, "table_exists", lambda *_: False)
+    with pytest.raises(TableExists):
+        catalog.create(EVENTS, empty_metadata(str(tmp_path / "second")))
+    assert [path for path in (tmp_path / "second").rglob("*") if path.is_file()] == []
 
 
 def test_namespaces_have_levels(catalog: ForeignCatalog) -> None:

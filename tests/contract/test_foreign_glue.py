@@ -10,10 +10,22 @@ import pytest
 from pyiceberg.catalog.glue import GlueCatalog
 
 from aws.server import KEYS, Aws, start_aws
-from contract.foreign_tables import EVENTS, append, foreign, new_table, record_of, send, set_property, snapshot_updates
+from contract.foreign_tables import (
+    EVENTS,
+    append,
+    empty_metadata,
+    foreign,
+    new_table,
+    record_of,
+    send,
+    set_property,
+    snapshot_updates,
+)
 from frazil.catalog.base import Committed, Head, OpenedCatalog, Stale
 from frazil.catalog.foreign import ForeignCatalog, open_foreign
 from frazil.errors import CatalogUnavailable, FrazilError, InvalidInput, PermissionDenied
+from frazil.format.metadata import TableMetadata
+from frazil.format.storage import Storage
 from frazil.model import Ident
 from frazil.runtime import SYSTEM
 from servers import free_port, lossy
@@ -126,3 +138,20 @@ def test_glue_has_one_level_of_namespaces(glue: ForeignCatalog) -> None:
         glue.create_namespace(("shop", "eu"), {})
     with pytest.raises(FrazilError):
         glue.load(Ident(("shop", "eu"), "events"))
+
+
+def test_credentials_that_come_with_a_table_open_its_files(glue: ForeignCatalog, aws: Aws) -> None:
+    storage = Storage()
+    reader = ForeignCatalog(GlueCatalog("mine", **aws.properties), storage, SYSTEM)
+    head = reader.load(EVENTS)
+    assert storage.read(head.location)
+    assert storage.properties == {}
+
+
+def test_a_tables_own_properties_are_no_credentials(glue: ForeignCatalog, aws: Aws) -> None:
+    elsewhere = f"http://127.0.0.1:{free_port()}"
+    asked = empty_metadata("s3://lake/wh/trap")
+    trap = TableMetadata({**asked.raw, "properties": {"s3.endpoint": elsewhere}})
+    head = glue.create(Ident(("shop",), "trap"), trap)
+    assert head.metadata.properties["s3.endpoint"] == elsewhere
+    assert Storage(aws.properties).read(head.location) == glue._storage.read(head.location)

@@ -6,6 +6,7 @@ import contextlib
 import http.server
 import importlib.util
 import json
+import multiprocessing
 import socket
 import threading
 import time
@@ -23,7 +24,7 @@ from servers import free_port
 TOKEN = "tok-0815-secret"
 
 
-def open_uri(uri: str, **properties: str) -> OpenedCatalog:
+def open_uri(uri: str, /, **properties: str) -> OpenedCatalog:
     return open_foreign(uri, warehouse=None, name=None, properties=properties, runtime=SYSTEM)
 
 
@@ -125,3 +126,27 @@ def test_dynamodb_is_refused_with_a_sentence() -> None:
 def test_a_missing_package_is_named_with_the_command_that_installs_it() -> None:
     with pytest.raises(Unsupported, match=r"pip install 'pyiceberg\[hive\]'"):
         open_uri("thrift://127.0.0.1:9083")
+
+
+def _namespaces_in_child(opened: OpenedCatalog, answers: multiprocessing.Queue[list[str]]) -> None:
+    answers.put([".".join(name) for name in opened.catalog.namespaces()])
+    opened.catalog.close()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_an_open_catalog_survives_a_fork(tmp_path: Path) -> None:
+    opened = open_uri("pyiceberg:x", uri=f"sqlite:///{tmp_path}/x.db", warehouse=tmp_path.as_uri())
+    opened.catalog.create_namespace(("shop",), {})
+    fork = multiprocessing.get_context("fork")
+    answers: multiprocessing.Queue[list[str]] = fork.Queue()
+    child = fork.Process(target=_namespaces_in_child, args=(opened, answers))
+    child.start()
+    try:
+        assert answers.get(timeout=60) == ["shop"]
+        child.join(30)
+        assert child.exitcode == 0
+        assert list(opened.catalog.namespaces()) == [("shop",)]
+    finally:
+        child.kill()
+        child.join()
+        opened.catalog.close()

@@ -12,6 +12,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 import frazil
 from frazil.lake import Lake
+from frazil.read.scan import Scan
 from interop.iceberg_java import IcebergJava, JavaCatalog, postgres_options, sqlite_options, start_iceberg_java
 from interop.rest_server import RestServer, start_rest_server
 
@@ -87,3 +88,9 @@ def place(request: pytest.FixtureRequest) -> Place:
     """The test runs on SQLite and on Postgres."""
     found: Place = request.getfixturevalue(f"{request.param}_place")
     return found
+
+
+def ids(scan: Scan) -> list[int]:
+    """The scan's ``id`` column, sorted."""
+    values: list[Any] = scan.to_arrow()["id"].to_pylist()
+    return sorted(values)

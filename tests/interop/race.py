@@ -111,9 +111,7 @@ def _collect(process: subprocess.Popen[str], lines: list[str]) -> None:
 
 def unreferenced(table: Table) -> set[Path]:
     """Files under the table's folder that neither its metadata, its log nor any of its snapshots' manifests name."""
-    live = {local_path(table.metadata_location)} | {
-        local_path(entry.metadata_file) for entry in table.metadata.metadata_log
-    }
+    live = set(_metadata_files(table))
     manifests = {}
     for snapshot in table.snapshots():
         live.add(local_path(snapshot.manifest_list))
@@ -126,6 +124,16 @@ def unreferenced(table: Table) -> set[Path]:
     found = {path for path in local_path(table.location()).rglob("*") if path.is_file() and path.suffix != ".crc"}
     assert live <= found, f"files that the table names are gone: {sorted(live - found)[:3]}"
     return found - live
+
+
+def _metadata_files(table: Table) -> Iterator[Path]:
+    """Every metadata file the table ever had: a log keeps the last hundred, its oldest one has a log of its own."""
+    yield local_path(table.metadata_location)
+    log = [local_path(entry.metadata_file) for entry in table.metadata.metadata_log]
+    while log:
+        yield from log
+        oldest = json.loads(log[0].read_bytes())
+        log = [local_path(entry["metadata-file"]) for entry in oldest.get("metadata-log", ())]
 
 
 def is_ours(path: Path) -> bool:

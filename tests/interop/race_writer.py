@@ -68,11 +68,11 @@ def _pyiceberg() -> Callable[[dict[str, Any]], Send]:
         def send(batch: pa.Table) -> dict[str, Any]:
             failures = 0
             while True:
+                table.refresh()
                 try:
                     table.append(batch)
                 except CommitFailedException:
                     failures += 1
-                    table.refresh()
                 else:
                     return {"outcome": "acknowledged", "failures": failures}
 

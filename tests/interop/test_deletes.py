@@ -85,7 +85,7 @@ def test_equality_deletes_take_what_came_before_them_and_nothing_after(sqlite_pl
         table.delete_equal(["id", "name"], [{"id": 1, "name": "p1"}, {"id": 3, "name": "other"}])
         _check_both_read(table, events, [_person(3), _person(2, "reborn")])
         # The columns the deletes need are not the ones asked for.
-        assert sorted(events.scan(columns=["name"]).to_arrow()["name"].to_pylist()) == ["p3", "reborn"]
+        assert set(events.scan(columns=["name"]).to_arrow()["name"].to_pylist()) == {"p3", "reborn"}
 
 
 def test_equality_deletes_stay_in_their_partition(sqlite_place: Place) -> None:

@@ -10,7 +10,7 @@ from frazil.commit.loop import Phase
 from frazil.lake import Lake
 from frazil.model import Commit
 from frazil.table import Table
-from interop.conftest import Place
+from interop.conftest import Place, ids
 from interop.iceberg_java import JavaError, JavaTable
 from interop.race import local_path, unreferenced
 
@@ -88,7 +88,7 @@ def test_p14_java_conflict_checks_see_rows_that_frazil_appended(sqlite_place: Pl
         # The bounds of the appended file let Java see that other rows are not concerned.
         untouched = {"type": "lt", "term": "id", "value": 40}
         table.commit_unless_conflict(kind, base, untouched, [{"id": 2}])
-        assert sorted(events.scan().to_arrow()["id"].to_pylist()) == [1, 2, 50]
+        assert ids(events.scan()) == [1, 2, 50]
 
 
 def test_java_expires_snapshots_of_frazil_and_both_read_on(place: Place) -> None:
@@ -98,7 +98,7 @@ def test_java_expires_snapshots_of_frazil_and_both_read_on(place: Place) -> None
             events.append([{"id": number}])
         table.expire_all_but_head()
         assert len(table.metadata()["snapshots"]) == 1
-        assert sorted(events.scan().to_arrow()["id"].to_pylist()) == [0, 1, 2, 3]
+        assert ids(events.scan()) == [0, 1, 2, 3]
         events.append([{"id": 4}])
     assert sorted(row["id"] for row in table.rows()) == [0, 1, 2, 3, 4]
     kept = place.pyiceberg().load_table("shop.events").snapshots()

@@ -12,12 +12,17 @@ from pyiceberg.transforms import DayTransform
 from pyiceberg.types import LongType, NestedField, StringType, TimestamptzType
 
 from interop.canonical import canonical, in_order
-from interop.conftest import Place
+from interop.conftest import Place, ids
 from interop.samples import EVERY_ROW, EVERY_TYPE, arrow
 
 pytestmark = pytest.mark.interop
 
-EXPECTED = canonical(EVERY_ROW, EVERY_TYPE)
+# Truncating the least integers runs out of their range: refused here, wrapped around in Java.
+ROWS = [
+    {**row, "small": max(row["small"], -7), "big": max(row["big"], -7)} if row["flag"] is not None else row
+    for row in EVERY_ROW
+]
+EXPECTED = canonical(ROWS, EVERY_TYPE)
 TIMES = ("day", "local", "instant")
 
 GROUPS: dict[str, list[tuple[str, str]]] = {
@@ -52,7 +57,7 @@ def test_partition_values_equal_javas_for_every_source_type(sqlite_place: Place,
         lake.create_namespace("shop")
         events = lake.create_table("shop.every", EVERY_TYPE, partition_by=[_as_sql(c, t) for c, t in fields])
         names = [field.name for field in events.spec.fields]
-        for row in EVERY_ROW:
+        for row in ROWS:
             events.append(arrow([row], EVERY_TYPE))
     java, table = sqlite_place.java, sqlite_place.iceberg_java().table("shop.every")
     assert in_order(table.rows(), "id") == EXPECTED
@@ -69,9 +74,9 @@ def test_filters_on_partition_sources_find_the_same_rows_in_both_engines(sqlite_
         lake.create_namespace("shop")
         partitioning = ["bucket(16, token)", "month(instant)", "truncate(5, text)"]
         events = lake.create_table("shop.every", EVERY_TYPE, partition_by=partitioning)
-        events.append(arrow(EVERY_ROW, EVERY_TYPE))
+        events.append(arrow(ROWS, EVERY_TYPE))
         table = sqlite_place.iceberg_java().table("shop.every")
-        assert len(table.plan()) == len(EVERY_ROW)
+        assert len(table.plan()) == len(ROWS)
         pairs: list[tuple[str, dict[str, Any]]] = [
             (
                 "token = 'f79c3e09-677c-4bbd-a479-3f349cb785e7'",
@@ -85,10 +90,10 @@ def test_filters_on_partition_sources_find_the_same_rows_in_both_engines(sqlite_
             ("token is null", {"type": "is-null", "term": "token"}),
         ]
         for where, condition in pairs:
-            ours = sorted(events.scan(where=where).to_arrow()["id"].to_pylist())
+            ours = ids(events.scan(where=where))
             assert ours == sorted(row["id"] for row in table.rows(condition)), where
             assert ours, where
-            assert len(table.plan(condition)) < len(EVERY_ROW), f"{where} prunes"
+            assert len(table.plan(condition)) < len(ROWS), f"{where} prunes"
 
 
 def test_rows_under_several_specs_are_read_and_written_by_both(place: Place) -> None:
@@ -120,7 +125,7 @@ def test_rows_under_several_specs_are_read_and_written_by_both(place: Place) -> 
             ("ts < timestamp '1970-01-04'", {"type": "lt", "term": "ts", "value": "1970-01-04T00:00:00+00:00"}),
             ("id in (3, 6)", {"type": "in", "term": "id", "values": [3, 6]}),
         ]:
-            ours = sorted(events.scan(where=where).to_arrow()["id"].to_pylist())
+            ours = ids(events.scan(where=where))
             assert ours == sorted(row["id"] for row in table.rows(condition)), where
 
 

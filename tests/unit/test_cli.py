@@ -28,6 +28,7 @@ from frazil._cli_rows import RowFormat, format_of
 from frazil._cli_snippets import snippets
 from frazil.errors import InvalidInput
 from frazil.model import Ident
+from frazil.verify.doctor import Finding, Report
 
 
 @dataclass(frozen=True)
@@ -222,7 +223,7 @@ def write_rows(path: Path, kind: RowFormat) -> None:
         case RowFormat.JSON:
             path.write_text("".join(json.dumps(row) + "\n" for row in rows.to_pylist()))
         case RowFormat.ARROW:
-            with pa.ipc.new_file(path, rows.schema) as writer:
+            with pa.ipc.new_file(str(path), rows.schema) as writer:
                 writer.write_table(rows)
 
 
@@ -239,7 +240,7 @@ def test_append_takes_each_format(run: Run, lake: Path, tmp_path: Path, kind: Ro
 
 def test_append_takes_arrow_streams(run: Run, lake: Path, tmp_path: Path) -> None:
     rows = pa.table({"id": pa.array([7], pa.int64())})
-    with pa.ipc.new_stream(tmp_path / "rows.arrows", rows.schema) as writer:
+    with pa.ipc.new_stream(str(tmp_path / "rows.arrows"), rows.schema) as writer:
         writer.write_table(rows)
     assert run("append", "shop.events", tmp_path / "rows.arrows", "--uri", lake).code == 0
 
@@ -492,3 +493,39 @@ def test_snippets_name_the_catalog_as_others_do(uri: str, expected: str) -> None
 
 def test_nobody_else_can_open_a_lake_in_memory() -> None:
     assert snippets("memory://", "frazil", None, Ident(("shop",), "events")) == {}
+
+
+# Doctor and lab
+
+
+def test_the_lab_prints_figures_and_draws_a_picture(run: Run, tmp_path: Path) -> None:
+    picture = tmp_path / "lab.svg"
+    answer = run("lab", "backoff", "--writers", 3, "--commits", 30, "--plot", picture, "--output", "json")
+    assert answer.code == 0, answer.err
+    assert {row["policy"] for row in answer.json["rows"]} == {"linear", "exponential", "jitter"}
+    assert picture.stat().st_size > 0
+    text = run("lab", "backoff", "--writers", 3, "--commits", 30, "--no-plot").out
+    assert "jitter" in text
+    assert "8 or more" in text
+
+
+def test_the_doctor_of_a_lake_that_is_not_there_creates_nothing(run: Run, tmp_path: Path) -> None:
+    assert run("doctor", tmp_path / "lkae").code == 2
+    assert not (tmp_path / "lkae").exists()
+
+
+def test_the_doctor_finds_nothing_wrong_with_sqlite(run: Run, lake: Path) -> None:
+    answer = run("doctor", lake, "--rounds", 2, "--processes", 2, "--stall", 0.1, "--output", "json")
+    assert answer.code == 0, answer.err
+    assert answer.json["verdict"] == "no violation in 2 rounds"
+    assert run("tables", "--uri", lake).out == "shop.events\n"
+
+
+def test_what_the_doctor_finds_sets_the_exit_code(run: Run, lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Finding("violation", "Two writers won one race", "snapshots 1 and 2", "Use another catalog")
+    report = Report("/lake", 2, 2, 1.0, (found,))
+    monkeypatch.setattr("frazil.verify.doctor.examine", lambda *_, **__: report)
+    answer = run("doctor", lake)
+    assert answer.code == 1
+    assert "not atomic" in answer.out
+    assert "Two writers won one race" in answer.out

@@ -159,7 +159,10 @@ class Catalog(Protocol):
         """Write, durably, whatever the swap will point to."""
 
     def swap(self, prepared: Prepared) -> Outcome:
-        """Send it. May be called again with the same value: the second call is harmless."""
+        """Send it. May be called again with the same value: the second call is harmless.
+
+        Raises only when it certainly was not sent (CatalogUnavailable) or was refused outright.
+        """
 
     def discard(self, prepared: Prepared) -> None:
         """Remove what prepare wrote, after the swap definitely lost."""

@@ -180,7 +180,7 @@ def failure(error: Exception, wording: Wording, subject: Ident) -> Failure:
     # PyIceberg applies updates in this process before it sends anything: an update that does not fit the newer table
     # (a sequence number, a property already gone) is a plain ValueError or KeyError. Subclasses are not: an answer that
     # cannot be parsed is a ValueError too, and comes after the commit.
-    return Failure(cause, answered=isinstance(error, (ValueError, KeyError)))
+    return Failure(cause, answered=type(error) in (ValueError, KeyError))
 
 
 def status_code(error: BaseException) -> int | None:

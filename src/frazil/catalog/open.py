@@ -16,7 +16,7 @@ from frazil.catalog.memory import MemoryStore
 from frazil.catalog.pointer import PointerCatalog
 from frazil.catalog.sqlite import SqliteStore
 from frazil.errors import InvalidInput
-from frazil.format.storage import Storage, local_path, storage_error
+from frazil.format.storage import Storage, canonical, local_path, storage_error
 from frazil.runtime import SYSTEM, Runtime
 
 __all__ = ["CATALOG_FILE", "WAREHOUSE_FOLDER", "OpenedCatalog", "mask_uri", "open_catalog"]
@@ -106,7 +106,7 @@ def _location(path: str) -> str:
     """A warehouse as an absolute location. Iceberg's own engines need the scheme, and do not percent-encode."""
     path = os.fspath(path)
     if "://" in path and not path.startswith("file:"):
-        return path.rstrip("/")
+        return canonical(path)
     return "file://" + os.path.abspath(os.path.expanduser(local_path(path)))
 
 

@@ -214,8 +214,8 @@ class _Loop:
         self._in_doubt = True
         try:
             return self._catalog.swap(prepared)
-        except CatalogUnavailable:
-            # By contract: it was definitely not sent.
+        except FrazilError:
+            # By contract: it was definitely not sent, or refused outright.
             self._in_doubt = False
             self._withdraw(prepared, draft)
             raise
@@ -379,14 +379,16 @@ class _Loop:
         base = prepared.head.metadata.ref_snapshot_id(self._branch)
         chain = list(head.ancestors(head.ref_snapshot_id(self._branch)))
         if base is None:
-            return not chain or chain[-1].parent_snapshot_id is None
+            # Expiry may clear the parent of the oldest snapshot kept, so "no parent" alone proves nothing.
+            first = prepared.head.metadata.last_sequence_number + 1
+            return not chain or (chain[-1].parent_snapshot_id is None and chain[-1].sequence_number == first)
         return any(each.snapshot_id == base for each in chain)
 
     def _success(self, head: TableMetadata, draft: Draft | None = None) -> Commit:
         """``head``: what the commit landed on (with ``draft``), or a later head that has it."""
-        if self._manifests is not None:
-            self._manifests.remove_unused()
         if draft is not None:
+            if self._manifests is not None:
+                self._manifests.remove_unused()
             snapshot_id, number = draft.snapshot_id, draft.sequence_number
             newest = head.ref_snapshot_id(self._branch)
         else:

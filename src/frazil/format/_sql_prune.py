@@ -264,10 +264,7 @@ class _Subject:
             return self._atom("notnull")
         if op in ("lt", "le"):
             return False if self.floor is None else self._atom("le", self.floor)
-        if self.ceiling is not None:
-            return self._atom("ge", self.ceiling)
-        # Greater than every number: only NaN is.
-        return self._atom("nan") if self.column.type == DOUBLE else False
+        return False if self.ceiling is None else self._atom("ge", self.ceiling)
 
     def _test_nan(self, op: str) -> Tree:
         floating = self.column.type == DOUBLE

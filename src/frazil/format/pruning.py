@@ -441,7 +441,7 @@ _PERIOD_STARTS: dict[type, Callable[[int], int]] = {
 
 def _truncated_high(value: Any, *, width: int, source: IcebergType) -> Any:
     if isinstance(value, int):
-        return value + width - 2
+        return value + width - 1
     if isinstance(source, DecimalType):
         from decimal import Decimal
 

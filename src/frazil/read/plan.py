@@ -242,6 +242,8 @@ class DeleteIndex:
         """Whether some row of each may have the same value; NULL equals NULL here."""
         if deletes.null_value_counts.get(field_id) != 0 and data.null_value_counts.get(field_id) != 0:
             return True
+        if _only_null(deletes, field_id) or _only_null(data, field_id):
+            return False  # and the other side has no NULL
         read = self._readers.get(field_id)
         if read is None:
             return True
@@ -250,6 +252,11 @@ class DeleteIndex:
         too_low = high is not None and first is not None and high < first
         too_high = low is not None and last is not None and low > last
         return not (too_low or too_high)
+
+
+def _only_null(file: DataFile, field_id: int) -> bool:
+    count = file.value_counts.get(field_id)
+    return count is not None and count > 0 and count == file.null_value_counts.get(field_id)
 
 
 def _bound_readers(schemas: Iterable[Schema], field_ids: frozenset[int]) -> dict[int, Any]:

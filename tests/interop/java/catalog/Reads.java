@@ -6,6 +6,7 @@ import org.apache.iceberg.BaseTable;
 import org.apache.iceberg.ContentFile;
 import org.apache.iceberg.DeleteFile;
 import org.apache.iceberg.FileScanTask;
+import org.apache.iceberg.MetadataColumns;
 import org.apache.iceberg.MetadataTableType;
 import org.apache.iceberg.MetadataTableUtils;
 import org.apache.iceberg.PartitionSpec;
@@ -43,7 +44,10 @@ final class Reads {
     ArrayNode out = Values.JSON.createArrayNode();
     try (CloseableIterable<Record> records = scan.build()) {
       for (Record record : records) {
-        out.add(Values.row(record.struct(), record));
+        ObjectNode row = Values.row(record.struct(), record);
+        // Where position deletes apply, the reader adds the row's position.
+        row.remove(MetadataColumns.ROW_POSITION.name());
+        out.add(row);
       }
     }
     return out;
