@@ -257,6 +257,8 @@ def test_a_filter_means_what_spark_means(text: str, row: Row, expected: bool) ->
         ("name = 'x", ["quote"]),
         ("id = 1; id = 2", ["more than one"]),
         ("id = 1 x", ["not supported"]),
+        ("show tables", ["statement"]),
+        ("drop table t", ["not supported"]),
         ("id", ["not a condition"]),
         ("id + 1", ["not a condition"]),
         ("id in (select 1)", ["subquery"]),

@@ -1,8 +1,8 @@
 """The seam between a commit and whoever referees it.
 
-Two small protocols. ``PointerStore`` is a database that keeps one text per table and swaps it atomically (memory, SQLite,
-Postgres); ``Catalog`` is what the commit loop sees. ``pointer.py`` turns any PointerStore into a Catalog, ``foreign.py``
-does it for any PyIceberg catalog.
+Two small protocols. ``PointerStore`` is a database that keeps one text per table and swaps it atomically (memory,
+SQLite, Postgres); ``Catalog`` is what the commit loop sees. ``pointer.py`` turns any PointerStore into a Catalog,
+``foreign.py`` does it for any PyIceberg catalog.
 """
 
 from __future__ import annotations

@@ -19,7 +19,8 @@ from pyiceberg.catalog import Catalog as PyIcebergCatalog
 from pyiceberg.table import Table
 from pyiceberg.table.update import TableRequirement, TableUpdate
 
-from frazil.catalog import _fork, _refusals, foreign_open, records
+from frazil import _fork
+from frazil.catalog import _refusals, foreign_open, records
 from frazil.catalog.base import (
     Capabilities,
     CommitRecord,

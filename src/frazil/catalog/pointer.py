@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import gzip
 import re
-import threading
 import zlib
-from collections import OrderedDict
 from collections.abc import Mapping
 
-from frazil.catalog import _fork
 from frazil.catalog._refusals import no_such_namespace
 from frazil.catalog.base import (
     Capabilities,
@@ -31,7 +28,6 @@ from frazil.runtime import SYSTEM, Runtime
 METADATA_PATH = "write.metadata.path"
 COMPRESSION = "write.metadata.compression-codec"
 _VERSION = re.compile(r"^(?:v(\d+)|(\d+)-[^/]+?)(?:\.gz)?\.metadata\.json(?:\.gz)?$")
-_CACHED = 32
 _LOOKS = 5
 
 
@@ -45,7 +41,6 @@ class PointerCatalog:
         self.store = store
         self._storage = storage
         self._runtime = runtime
-        self._parsed = _Parsed()
 
     # The commit path
 
@@ -72,7 +67,7 @@ class PointerCatalog:
             raise InvalidInput("This commit was prepared by another kind of catalog")
         outcome = self.store.swap(prepared.ident, prepared.head.location, prepared.location, prepared.proposal.record)
         if isinstance(outcome, Committed):
-            self._parsed.put(prepared.location, prepared.metadata)
+            self._storage.parsed.put(prepared.location, prepared.metadata)
         return outcome
 
     def discard(self, prepared: Prepared) -> None:
@@ -96,7 +91,7 @@ class PointerCatalog:
         except BaseException:
             self._storage.delete([location])
             raise
-        self._parsed.put(location, metadata)
+        self._storage.parsed.put(location, metadata)
         return Head(location, metadata, self._runtime.now_ms())
 
     def register(self, ident: Ident, location: str) -> Head:
@@ -133,7 +128,7 @@ class PointerCatalog:
     # Files
 
     def _metadata(self, location: str, ident: Ident) -> TableMetadata:
-        cached = self._parsed.get(location)
+        cached: TableMetadata | None = self._storage.parsed.get(location)
         if cached is not None:
             return cached
         try:
@@ -150,7 +145,7 @@ class PointerCatalog:
             if isinstance(error.__cause__, FileNotFoundError):
                 raise _corrupt(ident, location, "does not exist") from error
             raise
-        self._parsed.put(location, metadata)
+        self._storage.parsed.put(location, metadata)
         return metadata
 
     def _write(self, metadata: TableMetadata, version: int) -> str:
@@ -178,35 +173,3 @@ def _corrupt(ident: Ident, location: str, what: str) -> CorruptMetadata:
         advice="Restore the file, or register the table again from an older file of its metadata folder: "
         "lake.register_table(name, metadata_location)",
     )
-
-
-class _Parsed:
-    """The last few metadata files, by location."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._entries: OrderedDict[str, TableMetadata] = OrderedDict()
-        _fork.watch(self)
-
-    def get(self, location: str) -> TableMetadata | None:
-        with self._lock:
-            found = self._entries.get(location)
-            if found is not None:
-                self._entries.move_to_end(location)
-            return found
-
-    def put(self, location: str, metadata: TableMetadata) -> None:
-        with self._lock:
-            self._entries[location] = metadata
-            self._entries.move_to_end(location)
-            while len(self._entries) > _CACHED:
-                self._entries.popitem(last=False)
-
-    def before_fork(self) -> None:
-        self._lock.acquire()
-
-    def after_fork_in_parent(self) -> None:
-        self._lock.release()
-
-    def after_fork_in_child(self) -> None:
-        self._lock.release()

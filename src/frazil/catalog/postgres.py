@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
-from frazil.catalog import _fork
+from frazil import _fork
 from frazil.catalog._sql import Db, DuplicateRow, LostRace, OutcomeUnknown, Rows, SqlStore
 from frazil.catalog._uri import mask_uri
 from frazil.errors import CatalogUnavailable, FrazilError, InvalidInput, PermissionDenied, StorageError

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 from urllib.parse import quote
 
-from frazil.catalog import _fork
+from frazil import _fork
 from frazil.catalog._sql import Db, DuplicateRow, LostRace, OutcomeUnknown, SqlStore
 from frazil.errors import CatalogUnavailable, CorruptMetadata, FrazilError, InvalidInput, PermissionDenied, StorageError
 from frazil.runtime import SYSTEM, Runtime

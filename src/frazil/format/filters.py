@@ -210,6 +210,7 @@ def _parse(text: str) -> exp.Expr:
     try:
         tokens = dialect.tokenize(_join_doubled_quotes(text, dialect.tokenize(text)))
         _refuse_double_quotes(text, tokens)
+        _refuse_commands(text, tokens)
         trees = dialect.parser().parse(tokens, text)
     except SqlglotError as error:
         raise InvalidInput(f"The filter {text!r} is not valid SQL", evidence=_where_it_broke(error, text)) from error
@@ -239,6 +240,12 @@ def _refuse_double_quotes(text: str, tokens: list[Token]) -> None:
                 f"The filter has {quoted} in double quotes (position {token.start + 1}), read in two ways by engines",
                 advice=f"Write '{token.text}' if it is text, `{token.text}` if it is a column",
             )
+
+
+def _refuse_commands(text: str, tokens: list[Token]) -> None:
+    # sqlglot would log the text of a statement it only half understands, and filters are personal data.
+    if tokens and tokens[0].token_type in Spark.tokenizer_class.COMMANDS:
+        raise InvalidInput(f"The filter {text!r} is a statement", advice='Write one condition, as in "id = 3"')
 
 
 def _where_it_broke(error: SqlglotError, text: str) -> str:

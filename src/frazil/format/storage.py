@@ -21,6 +21,7 @@ from urllib.parse import urlparse
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from frazil import _fork
 from frazil.errors import DiskFull, FrazilError, InvalidInput, PermissionDenied, StorageError, Unsupported
 
 LOCAL_SCHEMES = frozenset({"", "file"})
@@ -54,6 +55,7 @@ class ParsedFiles:
         self._size = size
         self._values: OrderedDict[str, Any] = OrderedDict()
         self._lock = threading.Lock()
+        _fork.watch(self)
 
     def get(self, path: str) -> Any:
         with self._lock:
@@ -67,6 +69,15 @@ class ParsedFiles:
             self._values.move_to_end(path)
             while len(self._values) > self._size:
                 self._values.popitem(last=False)
+
+    def before_fork(self) -> None:
+        self._lock.acquire()
+
+    def after_fork_in_parent(self) -> None:
+        self._lock.release()
+
+    def after_fork_in_child(self) -> None:
+        self._lock.release()
 
 
 class Storage:
