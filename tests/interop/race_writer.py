@@ -10,7 +10,7 @@ import json
 import multiprocessing
 import sys
 from collections.abc import Callable
-from multiprocessing.synchronize import Event
+from multiprocessing.synchronize import Event, Semaphore
 from typing import Any
 
 import pyarrow as pa
@@ -22,7 +22,8 @@ def main(request: dict[str, Any]) -> int:
     opener = {"frazil": _frazil, "pyiceberg": _pyiceberg}[request["kind"]]()
     context = multiprocessing.get_context("fork")
     go = context.Event()
-    processes = [context.Process(target=_write, args=(opener, request, n, go)) for n in request["writers"]]
+    turns = context.Semaphore(request.get("at_once", len(request["writers"])))
+    processes = [context.Process(target=_write, args=(opener, request, n, go, turns)) for n in request["writers"]]
     for process in processes:
         process.start()
     sys.stdin.readline()
@@ -32,13 +33,17 @@ def main(request: dict[str, Any]) -> int:
     return max(abs(process.exitcode or 0) for process in processes)
 
 
-def _write(opener: Callable[[dict[str, Any]], Send], request: dict[str, Any], writer: int, go: Event) -> None:
+def _write(
+    opener: Callable[[dict[str, Any]], Send], request: dict[str, Any], writer: int, go: Event, turns: Semaphore
+) -> None:
     send = opener(request)
     _say({"ready": writer})
     go.wait()
     for seq in range(request["count"]):
         batch = pa.table({"writer": pa.array([writer], pa.int32()), "seq": pa.array([seq], pa.int32())})
-        _say({"writer": writer, "seq": seq, **send(batch)})
+        with turns:
+            outcome = send(batch)
+        _say({"writer": writer, "seq": seq, **outcome})
 
 
 def _frazil() -> Callable[[dict[str, Any]], Send]:

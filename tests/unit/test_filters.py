@@ -283,6 +283,11 @@ def test_a_filter_means_what_spark_means(text: str, row: Row, expected: bool) ->
         ("cast(day as int) = 1", ["date to INT"]),
         ("id = 1" + "0" * 40, ["digits"]),
         ("hour(name, 1) = 2", ["not"]),
+        ("id = 1e", ["not a number"]),
+        ("substring(name) = 'a'", ["lacks an argument"]),
+        ("day() = 1", ["lacks an argument"]),
+        ("map(id) = 1", ["lacks an argument"]),
+        ("id = " + "9" * 5000, ["digits"]),
     ],
 )
 def test_a_bad_filter_is_refused_with_a_sentence(text: str, words: list[str]) -> None:

@@ -20,7 +20,7 @@ from frazil.catalog._refusals import (
     table_exists,
 )
 from frazil.catalog.base import CommitRecord, Committed, Outcome, Pointer, Stale, Unknown
-from frazil.errors import CatalogUnavailable, CommitUnknown, InvalidInput, NoSuchNamespace, NoSuchTable
+from frazil.errors import CatalogUnavailable, CommitUnknown, FrazilError, InvalidInput, NoSuchNamespace, NoSuchTable
 from frazil.model import Ident
 
 DEFAULT_NAME = "frazil"
@@ -68,6 +68,9 @@ class Engine(Protocol):
     def write(self, work: Callable[[Db], T], keep: Callable[[T], bool] | None = None) -> T:
         """Commit what ``work`` did, or roll it back when ``keep`` says no to its result."""
 
+    def try_turn(self, key: str) -> Callable[[], None] | None:
+        """As PointerStore.try_turn, for a table named by ``key``. May raise what the database or the disk raises."""
+
     def columns(self, db: Db, table: str) -> frozenset[str]: ...
     def close(self) -> None: ...
 
@@ -90,6 +93,10 @@ _ROW = "catalog_name = ? AND table_namespace = ? AND table_name = ?"
 _RESENDS = 3
 
 
+def _no_turn() -> None:
+    """Given back when turns cannot be had: nobody waits for what is only a hint."""
+
+
 class SqlStore:
     """A PointerStore over Iceberg's JDBC-catalog tables (rules P5, P12, P13)."""
 
@@ -103,6 +110,12 @@ class SqlStore:
         self._is_table = " AND (iceberg_type = 'TABLE' OR iceberg_type IS NULL)" if self._typed else ""
         self._keeps_commits = bool(found[COMMITS])
         self.name = name if name is not None else _adopted_name(engine, shown)
+
+    def try_turn(self, ident: Ident) -> Callable[[], None] | None:
+        try:
+            return self._engine.try_turn("\x1f".join(self._key(ident)))
+        except (FrazilError, OSError):
+            return _no_turn
 
     # The pointer
 

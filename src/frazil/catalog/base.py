@@ -7,7 +7,8 @@ SQLite, Postgres); ``Catalog`` is what the commit loop sees. ``pointer.py`` turn
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -143,6 +144,12 @@ class PointerStore(Protocol):
     def drop_namespace(self, namespace: tuple[str, ...]) -> None:
         """Raises NoSuchNamespace, NamespaceNotEmpty."""
 
+    def try_turn(self, ident: Ident) -> Callable[[], None] | None:
+        """Take the table's turn without waiting, and return what gives it back; None: another writer has it.
+
+        A hint (rule P2): it never raises, and nothing but speed may depend on it.
+        """
+
     def close(self) -> None: ...
 
 
@@ -162,6 +169,12 @@ class Catalog(Protocol):
         """Send it. May be called again with the same value: the second call is harmless.
 
         Raises only when it certainly was not sent (CatalogUnavailable) or was refused outright.
+        """
+
+    def turn(self, ident: Ident) -> AbstractContextManager[None]:
+        """Wait, for a bounded time, until others who take turns are not committing to this table.
+
+        Only a hint that saves lost races: whoever does not take turns may commit at any moment all the same.
         """
 
     def discard(self, prepared: Prepared) -> None:

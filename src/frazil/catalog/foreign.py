@@ -156,6 +156,10 @@ class ForeignCatalog:
             return self._found_out(prepared, failure(error, self._wording, prepared.ident), error)
         return Committed(response.metadata_location)
 
+    def turn(self, ident: Ident) -> contextlib.AbstractContextManager[None]:  # noqa: ARG002 - the seam's
+        """Nobody to take turns with: the catalog's other clients are unknown."""
+        return contextlib.nullcontext()
+
     def discard(self, prepared: Prepared) -> None:
         """Nothing of ours was written; what PyIceberg or the server left is theirs, and unreferenced."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from frazil.catalog._refusals import (
@@ -35,6 +35,7 @@ class MemoryStore:
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._locations: dict[Ident, str] = {}
+        self._turns: dict[Ident, threading.Lock] = {}
         self._commits: dict[tuple[str, str], CommitRecord] = {}
         self._namespaces: dict[Namespace, dict[str, str]] = {}
 
@@ -43,6 +44,10 @@ class MemoryStore:
         view = copy.copy(self)
         view._read_only = True
         return view
+
+    def try_turn(self, ident: Ident) -> Callable[[], None] | None:
+        turn = self._turns.setdefault(ident, threading.Lock())
+        return turn.release if turn.acquire(blocking=False) else None
 
     def read(self, ident: Ident) -> Pointer:
         with self._reading():

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from frazil.catalog._refusals import no_such_namespace
 from frazil.catalog.base import (
@@ -18,7 +19,7 @@ from frazil.catalog.base import (
     Prepared,
     Proposal,
 )
-from frazil.errors import CommitUnknown, CorruptMetadata, InvalidInput, StorageError
+from frazil.errors import CommitUnknown, CorruptMetadata, FrazilError, InvalidInput, StorageError
 from frazil.format.metadata import TableMetadata
 from frazil.format.storage import Storage
 from frazil.format.updates import apply
@@ -29,6 +30,8 @@ METADATA_PATH = "write.metadata.path"
 COMPRESSION = "write.metadata.compression-codec"
 _VERSION = re.compile(r"^(?:v(\d+)|(\d+)-[^/]+?)(?:\.gz)?\.metadata\.json(?:\.gz)?$")
 _LOOKS = 5
+_TURN_PATIENCE_S = 1.0
+_TURN_POLL_S = 0.02
 
 
 class PointerCatalog:
@@ -69,6 +72,31 @@ class PointerCatalog:
         if isinstance(outcome, Committed):
             self._storage.parsed.put(prepared.location, prepared.metadata)
         return outcome
+
+    @contextlib.contextmanager
+    def turn(self, ident: Ident) -> Iterator[None]:
+        release = self._turn_taken(ident)
+        try:
+            yield
+        finally:
+            if release is not None:
+                release()
+
+    def _turn_taken(self, ident: Ident) -> Callable[[], None] | None:
+        """Wait for the turn for as long as the table moves on, and a second longer (rule P3); then go without."""
+        seen, since = "", self._runtime.monotonic()
+        while (release := self.store.try_turn(ident)) is None:
+            now = self._runtime.monotonic()
+            if now - since > _TURN_PATIENCE_S:
+                try:
+                    location = self.store.read(ident).location
+                except FrazilError:
+                    return None
+                if location == seen:
+                    return None
+                seen, since = location, now
+            self._runtime.sleep(_TURN_POLL_S * (0.5 + self._runtime.random()))
+        return release
 
     def discard(self, prepared: Prepared) -> None:
         if prepared.location is not None:

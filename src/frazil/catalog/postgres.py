@@ -35,6 +35,7 @@ _BEGIN = (
     b"SET LOCAL idle_in_transaction_session_timeout = '30s'; "
     b"SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') <> 'remote_apply'"
 )
+_TRY_TURN = b"SELECT pg_try_advisory_xact_lock(hashtextextended(%s, 0))"
 _CLOCK = "(extract(epoch from clock_timestamp()) * 1000)::bigint"
 _COLUMNS = "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(?) AND attnum > 0 AND NOT attisdropped"
 _KEEPALIVE = {
@@ -72,6 +73,7 @@ class _PostgresEngine:
         self.clock: Callable[[], str] = lambda: _CLOCK
         self._lock = threading.Lock()
         self._pool: _Pool | None = None
+        self._turns = threading.BoundedSemaphore(_POOL_SIZE // 2)
         self._closed = False
         self._check_reachable()
         _fork.watch(self)
@@ -144,6 +146,18 @@ class _PostgresEngine:
                 f"No connection to {self.shown} became free within {CONNECT_SECONDS} seconds", advice="Call again"
             ) from error
 
+    def try_turn(self, key: str) -> Callable[[], None] | None:
+        # Of the transaction, not of the session: a pooler would hand a session's lock to somebody else. Only who has
+        # the turn holds a connection for it, and never so many do that none is left to commit with.
+        if not self._turns.acquire(blocking=False):
+            return None
+        with self._translated(), contextlib.ExitStack() as stack:
+            stack.callback(self._turns.release)
+            connection = stack.enter_context(self._transaction())
+            stack.callback(_roll_back, connection)
+            row = connection.execute(_TRY_TURN, (key,)).fetchone()
+            return stack.pop_all().close if row is not None and row[0] else None
+
     def columns(self, db: Db, table: str) -> frozenset[str]:
         return frozenset(row[0] for row in db.execute(_COLUMNS, (table,)).fetchall())
 
@@ -208,6 +222,7 @@ class _PostgresEngine:
         # The parent goes on using these sockets: the child neither speaks through them nor says goodbye on them.
         _left_to_the_parent.append(self._pool)
         self._lock = threading.Lock()
+        self._turns = threading.BoundedSemaphore(_POOL_SIZE // 2)
         self._pool = None
 
 
@@ -222,6 +237,11 @@ class _Db:
 
     def execute(self, sql: str, parameters: Sequence[Any] = ()) -> Rows:
         return self._connection.execute(sql.replace("?", "%s").encode(), parameters or None)
+
+
+def _roll_back(connection: _Connection) -> None:
+    with contextlib.suppress(_driver().Error):
+        connection.execute(b"ROLLBACK")
 
 
 def _close_own(pool: _Pool, pid: int) -> None:

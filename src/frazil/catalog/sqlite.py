@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import functools
+import hashlib
 import os
 import sqlite3
 import threading
@@ -65,6 +68,11 @@ class _SqliteEngine:
         self.clock: Callable[[], str] = lambda: str(runtime.now_ms())
         self._connections = _Connections(self._open)
         _fork.watch(self._connections)
+        self._turns = _Turns(f"{path}-turns")
+        _fork.watch(self._turns)
+
+    def try_turn(self, key: str) -> Callable[[], None] | None:
+        return self._turns.take(key)
 
     def read(self, work: Callable[[Db], T]) -> T:
         with self._translated(), self._connections.use() as db:
@@ -156,6 +164,45 @@ class _SqliteEngine:
             raise _translate(error, self._path) from error
         except UnicodeEncodeError as error:
             raise InvalidInput("A name or location holds a character that is no Unicode text") from error
+
+
+class _Turns:
+    """One small file per table beside the database, locked by who has the turn; the kernel frees it with its owner."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._taken: set[int] = set()
+
+    def take(self, key: str) -> Callable[[], None] | None:
+        os.makedirs(self._folder, exist_ok=True)
+        name = hashlib.sha256(key.encode()).hexdigest()[:16]
+        fd = os.open(os.path.join(self._folder, name), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(fd)
+            if isinstance(error, BlockingIOError):
+                return None
+            raise
+        self._taken.add(fd)
+        return functools.partial(self._give_back, fd)
+
+    def _give_back(self, fd: int) -> None:
+        if fd in self._taken:
+            self._taken.discard(fd)
+            os.close(fd)
+
+    def before_fork(self) -> None:
+        pass
+
+    def after_fork_in_parent(self) -> None:
+        pass
+
+    def after_fork_in_child(self) -> None:
+        # The lock belongs to the open file, which both now hold: the child lets go of its half.
+        for fd in self._taken:
+            os.close(fd)
+        self._taken = set()
 
 
 class _Connections:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, assert_never
 
@@ -167,7 +168,8 @@ class _Loop:
                 self._attempt += 1
                 began = self._runtime.monotonic()
                 try:
-                    done = self._try_once(began)
+                    with self._turn():
+                        done = self._try_once(began)
                 except (CatalogUnavailable, StorageError) as fault:
                     if isinstance(fault, DiskFull | CorruptMetadata):
                         raise
@@ -181,6 +183,11 @@ class _Loop:
         except BaseException as error:
             self._clean_up_after(error)
             raise
+
+    def _turn(self) -> AbstractContextManager[None]:
+        # The first attempt goes ahead at once. Who has lost a race takes turns with the others who have: attempts that
+        # overlap are attempts that lose, and the more so the busier the machine is.
+        return self._catalog.turn(self._context.ident) if self._lost else nullcontext()
 
     def _try_once(self, began: float) -> Commit | None:
         """One attempt. None: the race was lost, for certain, and nothing of the attempt is left."""

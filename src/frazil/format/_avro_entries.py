@@ -25,6 +25,7 @@ Read = Callable[[Decoder], Any]
 _MAGIC = b"Obj\x01"
 _COUNTS = ("column_sizes", "value_counts", "null_value_counts", "nan_value_counts")
 _BOUNDS = ("lower_bounds", "upper_bounds")
+_MOST_ITEMS = 1 << 24
 _FLOAT, _DOUBLE = struct.Struct("<f"), struct.Struct("<d")
 
 
@@ -58,10 +59,7 @@ def read_records(data: bytes, wanted: frozenset[int] | None) -> Iterator[dict[st
 
 def _read_meta(decoder: Decoder) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
-    while count := decoder.read_int():
-        if count < 0:
-            decoder.skip_int()
-            count = -count
+    while count := _read_count(decoder):
         for _ in range(count):
             key = decoder.read_utf8()
             found[key] = decoder.read_bytes()
@@ -78,9 +76,12 @@ def _records(data: bytes, offset: int, deflated: bool, read: Read) -> Iterator[d
         block = view[offset : offset + size]
         if data[offset + size : offset + size + 16] != marker:
             raise ValueError("a block does not end where it should")
-        decoder = CythonBinaryDecoder(zlib.decompress(block, -15) if deflated else bytes(block))
+        content = zlib.decompress(block, -15) if deflated else bytes(block)
+        decoder = CythonBinaryDecoder(content)
         for _ in range(count):
             yield read(decoder)
+        if decoder.tell() != len(content):
+            raise ValueError("a block does not hold what its schema says")
         offset += size + 16
 
 
@@ -93,6 +94,18 @@ def _read_long(data: bytes, offset: int) -> tuple[int, int]:
         if not byte & 0x80:
             return (result >> 1) ^ -(result & 1), offset
         shift += 7
+
+
+def _read_count(decoder: Decoder) -> int:
+    """How many items the next run of an array or map has; 0 ends it."""
+    count: int = decoder.read_int()
+    if count < 0:
+        decoder.skip_int()  # the run's size in bytes, which only skippers need
+        count = -count
+    if count > _MOST_ITEMS:
+        # The compiled decoder trusts its caller with lengths.
+        raise ValueError(f"a run of {count} items is not believable")
+    return count
 
 
 class _Compiler:
@@ -167,10 +180,7 @@ def _counts(null: int, wanted: frozenset[int] | None) -> Read:
         found = ById()
         if decoder.read_int() == null:
             return found
-        while count := decoder.read_int():
-            if count < 0:
-                decoder.skip_int()
-                count = -count
+        while count := _read_count(decoder):
             numbers = decoder.read_ints(2 * count)
             keys = numbers[::2]
             if wanted is None:
@@ -189,10 +199,7 @@ def _bounds(null: int, wanted: frozenset[int] | None) -> Read:
         found = ById()
         if decoder.read_int() == null:
             return found
-        while count := decoder.read_int():
-            if count < 0:
-                decoder.skip_int()
-                count = -count
+        while count := _read_count(decoder):
             decoder.read_int_bytes_dict(count, found)
         return found if wanted is None else ById((key, found[key]) for key in wanted if key in found)
 
@@ -202,10 +209,7 @@ def _bounds(null: int, wanted: frozenset[int] | None) -> Read:
 def _array(item: Read) -> Read:
     def read(decoder: Decoder) -> list[Any]:
         found: list[Any] = []
-        while count := decoder.read_int():
-            if count < 0:
-                decoder.skip_int()
-                count = -count
+        while count := _read_count(decoder):
             found.extend(item(decoder) for _ in range(count))
         return found
 

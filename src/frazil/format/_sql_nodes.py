@@ -7,7 +7,7 @@ zone (text without a zone means UTC, so with and without zone compare by the sam
 from __future__ import annotations
 
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 import pyarrow as pa
@@ -173,11 +173,15 @@ def _wider_decimal(nodes: tuple[Node, ...]) -> DataType:
 
 def number_literal(text: str) -> Literal:
     """Spark's reading of a bare number: an integer, an exact decimal, or with an exponent a double."""
-    if "e" in text.lower():
-        return Literal(float(text), DOUBLE)
-    if "." not in text and INT_MIN <= int(text) <= INT_MAX:
-        return Literal(int(text), INT)
-    return decimal_literal(Decimal(text))
+    try:
+        if "e" in text.lower():
+            return Literal(float(text), DOUBLE)
+        exact = Decimal(text)
+    except (ValueError, InvalidOperation) as error:
+        raise InvalidInput(f"{text!r} in the filter is not a number") from error
+    if "." not in text and INT_MIN <= exact <= INT_MAX:
+        return Literal(int(exact), INT)
+    return decimal_literal(exact)
 
 
 def decimal_literal(value: Decimal) -> Literal:

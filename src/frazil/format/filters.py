@@ -214,6 +214,9 @@ def _parse(text: str) -> exp.Expr:
         trees = dialect.parser().parse(tokens, text)
     except SqlglotError as error:
         raise InvalidInput(f"The filter {text!r} is not valid SQL", evidence=_where_it_broke(error, text)) from error
+    except (IndexError, KeyError, AttributeError, TypeError) as error:
+        # sqlglot builds some functions without counting their arguments.
+        raise InvalidInput(f"A function in the filter {text!r} lacks an argument") from error
     except RecursionError as error:
         raise InvalidInput(
             "The filter is nested too deeply", advice="Write long lists with IN instead of chained conditions"
@@ -323,6 +326,8 @@ class _Binder:
         self._case_sensitive = case_sensitive
 
     def bind(self, tree: exp.Expr) -> Node:
+        if not isinstance(tree, exp.Expr):
+            raise InvalidInput(f"A function in the filter {self._text!r} lacks an argument")
         for kind in type(tree).__mro__:
             handler = _BINDERS.get(kind)
             if handler is not None:
@@ -352,6 +357,11 @@ class _Binder:
 
     def _sql(self, tree: exp.Expr) -> str:
         return repr(tree.sql(dialect="spark"))
+
+    def _part(self, tree: exp.Expr, name: str) -> Any:
+        if tree.args.get(name) is None:
+            raise InvalidInput(f"{self._sql(tree)} in the filter lacks an argument{self._place(tree)}")
+        return tree.args[name]
 
     # Columns and constants
 
@@ -436,7 +446,7 @@ class _Binder:
         return Call("not", (self._condition(tree.this),), BOOL)
 
     def is_something(self, tree: exp.Is) -> Node:
-        what = tree.args["expression"]
+        what = self._part(tree, "expression")
         if isinstance(what, exp.Null):
             return Call("isnull", (self.bind(tree.this),), BOOL)
         if isinstance(what, exp.Boolean):
@@ -446,11 +456,13 @@ class _Binder:
     # Comparison
 
     def comparison(self, tree: exp.Binary) -> Node:
-        return self._compare(_COMPARE[type(tree)], self.bind(tree.this), self.bind(tree.args["expression"]), tree)
+        return self._compare(
+            _COMPARE[type(tree)], self.bind(tree.this), self.bind(self._part(tree, "expression")), tree
+        )
 
     def distinct(self, tree: exp.Binary) -> Node:
         return Call(
-            "not", (self._compare("nseq", self.bind(tree.this), self.bind(tree.args["expression"]), tree),), BOOL
+            "not", (self._compare("nseq", self.bind(tree.this), self.bind(self._part(tree, "expression")), tree),), BOOL
         )
 
     def _compare(self, op: str, left: Node, right: Node, tree: exp.Expr) -> Node:
@@ -491,8 +503,8 @@ class _Binder:
 
     def between(self, tree: exp.Between) -> Node:
         subject = self.bind(tree.this)
-        low = self._compare("ge", subject, self.bind(tree.args["low"]), tree)
-        high = self._compare("le", subject, self.bind(tree.args["high"]), tree)
+        low = self._compare("ge", subject, self.bind(self._part(tree, "low")), tree)
+        high = self._compare("le", subject, self.bind(self._part(tree, "high")), tree)
         return Call("and", (low, high), BOOL)
 
     def membership(self, tree: exp.In) -> Node:
@@ -510,11 +522,11 @@ class _Binder:
     def like(self, tree: exp.Expr) -> Node:
         escape = "\\"
         if isinstance(tree, exp.Escape):
-            escape, tree = self._constant_text(tree.args["expression"], "ESCAPE"), tree.this
+            escape, tree = self._constant_text(self._part(tree, "expression"), "ESCAPE"), tree.this
             if len(escape) != 1:
                 raise InvalidInput("ESCAPE in the filter wants one character")
         subject = self._text_node(tree.this)
-        pattern = self._constant_text(tree.args["expression"], "LIKE")
+        pattern = self._constant_text(self._part(tree, "expression"), "LIKE")
         if isinstance(tree, exp.ILike):
             subject, pattern = _folded(Call("lower", (subject,), TEXT)), pattern.lower()
         fixed, regex, shape = _like_pattern(pattern, escape)
@@ -524,7 +536,7 @@ class _Binder:
         return _folded(Call("matches", args, BOOL, regex))
 
     def rlike(self, tree: exp.RegexpLike) -> Node:
-        pattern = self._constant_text(tree.args["expression"], "RLIKE")
+        pattern = self._constant_text(self._part(tree, "expression"), "RLIKE")
         try:
             pc.match_substring_regex(pa.scalar("", TEXT), pattern=pattern)
         except pa.ArrowInvalid as error:
@@ -536,14 +548,14 @@ class _Binder:
         return _folded(Call("matches", (self._text_node(tree.this),), BOOL, pattern))
 
     def affix(self, tree: exp.Expr) -> Node:
-        args = (self._text_node(tree.this), self._text_node(tree.args["expression"]))
+        args = (self._text_node(tree.this), self._text_node(self._part(tree, "expression")))
         return _folded(Call(_AFFIXES[type(tree)], args, BOOL))
 
     # Numbers
 
     def arithmetic(self, tree: exp.Binary) -> Node:
         op = _ARITHMETIC[type(tree)]
-        left, right = self._number(tree.this), self._number(tree.args["expression"])
+        left, right = self._number(tree.this), self._number(self._part(tree, "expression"))
         if op == "intdiv" and not (left.type in (INT, NULL) and right.type in (INT, NULL)):
             raise InvalidInput(f"div in the filter wants integers, in {self._sql(tree)}")
         return _folded(Call(op, (left, right), _arithmetic_type(op, left, right)))
@@ -571,7 +583,9 @@ class _Binder:
 
     def cast(self, tree: exp.Cast) -> Node:
         # sqlglot has TryCast for Spark's CAST too, which only "safe" tells apart.
-        return self._cast(self.bind(tree.this), _target(tree.args["to"], self), bool(tree.args.get("safe")), tree)
+        return self._cast(
+            self.bind(tree.this), _target(self._part(tree, "to"), self), bool(tree.args.get("safe")), tree
+        )
 
     def _cast(self, node: Node, target: Target, forgiving: bool, tree: exp.Expr) -> Node:
         if node.type != NULL and find_cast(node.type, target) is None:
@@ -629,10 +643,10 @@ class _Binder:
 
     def substring(self, tree: exp.Expr) -> Node:
         if isinstance(tree, exp.Left):
-            start, length = 1, self._constant_int(tree.args["expression"])
+            start, length = 1, self._constant_int(self._part(tree, "expression"))
         else:
-            start = self._constant_int(tree.args["start"])
-            length = self._constant_int(tree.args["length"]) if tree.args.get("length") is not None else None
+            start = self._constant_int(self._part(tree, "start"))
+            length = self._constant_int(self._part(tree, "length")) if tree.args.get("length") is not None else None
         return _folded(Call("substring", (self._text_node(tree.this),), TEXT, (start, length)))
 
     def _constant_int(self, tree: exp.Expr) -> Any:
@@ -643,11 +657,11 @@ class _Binder:
 
     def trim(self, tree: exp.Trim) -> Node:
         side = (tree.args.get("position") or "both").lower()
-        characters = self._constant_text(tree.args["expression"], "trim") if tree.args.get("expression") else " "
+        characters = self._constant_text(self._part(tree, "expression"), "trim") if tree.args.get("expression") else " "
         return _folded(Call("trim", (self._text_node(tree.this),), TEXT, (side, characters)))
 
     def concat(self, tree: exp.Expr) -> Node:
-        parts = tree.expressions if isinstance(tree, exp.Concat) else [tree.this, tree.args["expression"]]
+        parts = tree.expressions if isinstance(tree, exp.Concat) else [tree.this, self._part(tree, "expression")]
         text = _TARGETS[_D.TEXT]
         nodes = [self.bind(part) for part in parts]
         args = tuple(node if node.type in (TEXT, NULL) else self._cast(node, text, False, tree) for node in nodes)
@@ -659,24 +673,27 @@ class _Binder:
         subject = tree.args.get("this")
         conditions: list[Node] = []
         outcomes: list[Node] = []
-        for branch in tree.args["ifs"]:
+        for branch in self._part(tree, "ifs"):
             if subject is None:
                 conditions.append(self._condition(branch.this))
             else:
                 conditions.append(self._compare("eq", self.bind(subject), self.bind(branch.this), tree))
-            outcomes.append(self.bind(branch.args["true"]))
+            outcomes.append(self.bind(self._part(branch, "true")))
         default = tree.args.get("default")
         outcomes.append(Literal(None, NULL) if default is None else self.bind(default))
         return self._choice(conditions, outcomes, tree)
 
     def condition_if(self, tree: exp.If) -> Node:
         otherwise = tree.args.get("false")
-        outcomes = [self.bind(tree.args["true"]), Literal(None, NULL) if otherwise is None else self.bind(otherwise)]
+        outcomes = [
+            self.bind(self._part(tree, "true")),
+            Literal(None, NULL) if otherwise is None else self.bind(otherwise),
+        ]
         return self._choice([self._condition(tree.this)], outcomes, tree)
 
     def nullif(self, tree: exp.Nullif) -> Node:
         node = self.bind(tree.this)
-        same = self._compare("eq", node, self.bind(tree.args["expression"]), tree)
+        same = self._compare("eq", node, self.bind(self._part(tree, "expression")), tree)
         return self._choice([same], [Literal(None, NULL), node], tree)
 
     def _choice(self, conditions: list[Node], outcomes: list[Node], tree: exp.Expr) -> Node:

@@ -166,10 +166,6 @@ class Storage:
             if known is None or known.properties != granted:
                 self._grants[prefix] = RemoteBackend(granted)
 
-    def fs(self, path: str) -> Any:
-        """The pyarrow file system behind a remote path."""
-        return _remote_fs(self._backend(path), path)
-
     def _backend(self, path: str) -> Backend:
         scheme = urlparse(path).scheme if "://" in path or path.startswith(("file:", "memory:")) else ""
         key = "file" if scheme in LOCAL_SCHEMES else _SAME_STORE.get(scheme, scheme)
@@ -425,10 +421,6 @@ def _with_s3_defaults(properties: Mapping[str, str]) -> dict[str, str]:
             found["s3.region"] = region or "us-east-1"
     # Arrow's own limits are 1 s and 3 s: too short for a busy store, and a slow answer is not a lost one.
     return {"s3.connect-timeout": "5", "s3.request-timeout": "30", **found}
-
-
-def _remote_fs(backend: Backend, path: str) -> Any:
-    return backend._locate(path)[0] if isinstance(backend, RemoteBackend) else None
 
 
 @contextlib.contextmanager
