@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import uuid
+from typing import Any
 
 from pyiceberg.conversions import to_bytes
 from pyiceberg.manifest import DataFile as TheirFile
@@ -20,8 +21,8 @@ from frazil.model import DataFile, Ident
 COLUMNS = range(1, 11)
 
 
-def statistics_of(number: int) -> dict[str, dict[int, object]]:
-    counts: dict[int, object] = dict.fromkeys(COLUMNS, 1000)
+def statistics_of(number: int) -> dict[str, Any]:
+    counts = dict.fromkeys(COLUMNS, 1000)
     low, high = to_bytes(LongType(), number * 1000), to_bytes(LongType(), number * 1000 + 999)
     return {
         "column_sizes": counts,
@@ -34,7 +35,7 @@ def statistics_of(number: int) -> dict[str, dict[int, object]]:
 
 
 def ours(number: int) -> DataFile:
-    return DataFile(f"/w/d/{number}.parquet", 1000, 1000, **statistics_of(number))  # type: ignore[arg-type]
+    return DataFile(f"/w/d/{number}.parquet", 1000, 1000, **statistics_of(number))
 
 
 def theirs(number: int) -> TheirFile:

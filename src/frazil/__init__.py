@@ -1,9 +1,6 @@
 """Frazil: many writers, one Apache Iceberg table.
 
-lake = frazil.connect("./lake")
-lake.create_namespace("shop")
-events = lake.create_table("shop.events", "id bigint, ts timestamp", partition_by=["day(ts)"])
-events.append([{"id": 1, "ts": "2026-11-01T00:00:00Z"}])
+A lake is a catalog and its tables: ``frazil.connect("./lake")`` opens one, and README.md has the first ten lines.
 """
 
 from frazil.commit.retry import Retry

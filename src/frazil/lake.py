@@ -15,7 +15,7 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from frazil.catalog.base import Catalog, OpenedCatalog
 from frazil.catalog.open import open_catalog
 from frazil.catalog.peers import pyiceberg_catalog, spark_conf
-from frazil.errors import InvalidInput, NoSuchTable, TableExists, Unsupported
+from frazil.errors import InvalidInput, NamespaceExists, NoSuchTable, TableExists, Unsupported
 from frazil.format.manifests import read_manifest, read_manifest_list
 from frazil.format.metadata import TableMetadata
 from frazil.format.partitions import parse_partitioning, parse_sort
@@ -115,10 +115,11 @@ class Lake:
     ) -> None:
         """Create a namespace. Raises NamespaceExists unless ``exists_ok``."""
         self.check_writable()
-        namespace = parse_namespace(name)
-        if exists_ok and namespace in self.catalog.namespaces():
-            return
-        self.catalog.create_namespace(namespace, properties or {})
+        try:
+            self.catalog.create_namespace(parse_namespace(name), properties or {})
+        except NamespaceExists:
+            if not exists_ok:
+                raise
 
     def namespaces(self) -> list[str]:
         return sorted(".".join(each) for each in self.catalog.namespaces())

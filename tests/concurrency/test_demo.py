@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import frazil
-from frazil.demo import SCHEMA, Acknowledged, Plan, prove, rows
+from frazil.cli._demo import SCHEMA, Acknowledged, Plan, prove, rows
 
 
 def demo(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -61,16 +61,13 @@ def test_a_commit_tells_what_it_did(table: frazil.Table) -> None:
         lambda t: t.to_reader(),
         lambda t: t.to_pylist(),
         lambda t: t.to_pandas(),
-        lambda t: pl.from_arrow(t),
+        pl.from_arrow,
         lambda t: t.to_batches()[0],
     ],
     ids=["table", "reader", "dicts", "pandas", "polars", "batch"],
 )
 def test_rows_come_in_many_forms(table: frazil.Table, make: Callable[[pa.Table], Any]) -> None:
-    given = pa.table(
-        {"n": [1, 2], "a": ["x", "y"], "b": [None, "z"]},
-        schema=pa.schema([("n", pa.int64()), ("a", pa.string()), ("b", pa.string())]),
-    )
+    given = pa.table({"n": pa.array([1, 2], pa.int64()), "a": ["x", "y"], "b": pa.array([None, "z"], pa.string())})
     table.append(make(given))
     assert rows(table) == [{"a": "x", "b": None, "n": 1}, {"a": "y", "b": "z", "n": 2}]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -153,7 +154,7 @@ def test_read_only_creates_nothing_and_refuses_writes(lake: frazil.Lake, tmp_pat
     reader = frazil.connect(str(tmp_path / "lake"), read_only=True)
     table = reader.table("shop.t")
     assert table.scan().count() == 1
-    calls = [
+    calls: list[Callable[[], object]] = [
         lambda: table.append([{"id": 2}]),
         lambda: table.set_properties({"a": "b"}),
         lambda: reader.create_namespace("x"),

@@ -21,11 +21,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import frazil
-from frazil import _cli_output as out
 from frazil import cli, errors
-from frazil._cli_errors import exit_code, explain, masked
-from frazil._cli_rows import RowFormat, format_of
-from frazil._cli_snippets import snippets
+from frazil.cli import _output as out
+from frazil.cli._errors import exit_code, explain, masked
+from frazil.cli._rows import RowFormat, format_of
+from frazil.cli._snippets import snippets
 from frazil.errors import InvalidInput
 from frazil.model import Ident
 from frazil.verify.doctor import Finding, Report

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from frazil import errors
-from frazil._cli_errors import EXIT_CODES, exit_code
+from frazil.cli._errors import EXIT_CODES, exit_code
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/**/*.md")])

@@ -23,7 +23,8 @@ SCRIPT = """
             events.append({k: str(v) for k, v in record.__dict__.items()})
     log = logging.getLogger("frazil"); log.addHandler(Keep()); log.setLevel(logging.DEBUG); log.propagate = False
 
-    lake = frazil.connect("memory://"); lake.create_namespace("n"); t = lake.create_table("n.t", "id bigint, mail string")
+    lake = frazil.connect("memory://"); lake.create_namespace("n")
+    t = lake.create_table("n.t", "id bigint, mail string")
     def once(phase, attempt):
         if phase is Phase.PREPARED and attempt == 1:
             t.append([{"id": 2, "mail": "second@example.org"}])
@@ -51,7 +52,7 @@ def test_prometheus_gets_the_documented_names() -> None:
         'outcome=\\"committed\\"',
         'outcome=\\"stale\\"',
         "frazil_commit_conflict_total{check=",
-        'frazil_commit_retries_total{',
+        "frazil_commit_retries_total{",
         "frazil_commit_seconds_bucket{",
     ):
         assert name in out, name

@@ -78,7 +78,7 @@ def test_totals_grow_from_the_parents() -> None:
     file = DataFile("f", record_count=10, file_size_in_bytes=1000)
     first = append_summary(append(file), None)
     assert (first["total-records"], first["total-data-files"], first["total-delete-files"]) == ("10", "1", "0")
-    parent = with_snapshots(snapshot(1, **first)).head_snapshot()
+    parent = with_snapshots(snapshot(1, None, **first)).head_snapshot()
     second = append_summary(append(file, file), parent)
     assert (second["added-records"], second["total-records"], second["total-files-size"]) == ("20", "30", "3000")
 

@@ -26,8 +26,8 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 import frazil
-from frazil import _cli_output as out
-from frazil._cli_errors import explain
+from frazil.cli import _output as out
+from frazil.cli._errors import explain
 from frazil.runtime import SYSTEM
 
 SCHEMA = "writer int not null, batch int not null, line bigint not null, sent timestamp not null, payload string"
@@ -150,7 +150,7 @@ def race(plan: Plan, name: str, show: Display) -> tuple[Race, float]:
     """Start the writers together and listen until all are gone. Returns what was heard and the seconds it took."""
     # Writers are forked from a server that has imported everything and holds no thread, lock or connection.
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["frazil.demo", "frazil.cli"])
+    context.set_forkserver_preload(["frazil.cli._demo"])
     start, events = context.Event(), context.Queue()
     processes = [
         context.Process(target=write, args=(plan, name, writer, start, events), daemon=True)

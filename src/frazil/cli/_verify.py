@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from frazil import _cli_output as out
-from frazil._cli_target import Target
+from frazil.cli import _output as out
+from frazil.cli._target import Target
 from frazil.errors import Unsupported
 
 if TYPE_CHECKING:

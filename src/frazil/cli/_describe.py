@@ -13,9 +13,9 @@ from pyiceberg.partitioning import PartitionField
 from pyiceberg.schema import Schema
 from pyiceberg.table.sorting import SortField
 
-from frazil import _cli_output as out
-from frazil._cli_errors import masked_properties
-from frazil._cli_snippets import snippets
+from frazil.cli import _output as out
+from frazil.cli._errors import masked_properties
+from frazil.cli._snippets import snippets
 from frazil.errors import InvalidInput
 from frazil.format.metadata import MAIN, TableMetadata
 from frazil.model import Commit, Ident, Snapshot

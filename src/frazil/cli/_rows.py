@@ -13,7 +13,7 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 from pyiceberg.schema import Schema
 
-from frazil._cli_json import read_lines
+from frazil.cli._json import read_lines
 from frazil.errors import InvalidInput
 from frazil.format.schemas import arrow_schema
 

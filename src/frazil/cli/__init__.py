@@ -10,12 +10,12 @@ from typing import Annotated
 
 import typer
 
-from frazil import _cli_describe as describe
-from frazil import _cli_output as out
-from frazil import _cli_verify as verifying
-from frazil._cli_errors import report
-from frazil._cli_rows import RowFormat, open_rows
-from frazil._cli_target import Format, Name, Properties, Target, Uri, Warehouse, pairs, target_of, verb
+from frazil.cli import _describe as describe
+from frazil.cli import _output as out
+from frazil.cli import _verify as verifying
+from frazil.cli._errors import report
+from frazil.cli._rows import RowFormat, open_rows
+from frazil.cli._target import Format, Name, Properties, Target, Uri, Warehouse, pairs, target_of, verb
 from frazil.model import Ident
 
 _EPILOG = (
@@ -235,7 +235,7 @@ def demo(
     rows: Annotated[int, typer.Option("--rows", min=1, help="How many rows per append.")] = 100,
 ) -> int:
     """Race writer processes on one table and prove that nothing was lost."""
-    from frazil.demo import Plan, run
+    from frazil.cli._demo import Plan, run
 
     return run(Plan(folder, writers, commits, rows), json=target.json)
 
