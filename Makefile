@@ -10,7 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Written when the environment matches uv.lock; removed with it.
 READY := $(VENV)/.ready
-# How many tests run at once. The racing tests start processes of their own, so more is not faster.
+# How many tests run at once.
 JOBS ?= 2
 # What goes to the tool behind a command: make unit ARGS="-k swap"
 ARGS ?=
@@ -33,7 +33,7 @@ demo: $(READY) ## Race 12 writer processes on one table and prove that nothing w
 	@$(BIN)/frazil demo $(ARGS)
 
 .PHONY: test
-test: $(READY) check unit ## Lint, types, import rules, then the unit, contract, surface and concurrency tests
+test: $(READY) check unit races ## Lint, types, import rules, then every test that needs nothing but Python
 
 .PHONY: check
 check: $(READY) ## Only the static checks
@@ -44,8 +44,12 @@ check: $(READY) ## Only the static checks
 	$(BIN)/lint-imports
 
 .PHONY: unit
-unit: $(READY) ## Only the tests that need nothing but Python
-	$(BIN)/pytest -n $(JOBS) --dist loadfile -m "not interop and not slow" tests --ignore tests/interop $(ARGS)
+unit: $(READY) ## Only the unit, contract and surface tests
+	$(BIN)/pytest -n $(JOBS) --dist loadfile -m "not interop and not slow" tests/unit tests/contract tests/surface $(ARGS)
+
+.PHONY: races
+races: $(READY) ## Only the races of real processes; each takes the whole machine, so one at a time
+	$(BIN)/pytest -m "not interop and not slow" tests/concurrency $(ARGS)
 
 .PHONY: interop
 interop: $(READY) ## Read, write and race the same tables with Iceberg Java (needs a JDK 17+ and Maven)

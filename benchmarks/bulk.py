@@ -27,7 +27,7 @@ def statistics_of(number: int) -> dict[str, Any]:
     return {
         "column_sizes": counts,
         "value_counts": counts,
-        "null_value_counts": counts,
+        "null_value_counts": dict.fromkeys(COLUMNS, 0),
         "nan_value_counts": {},
         "lower_bounds": dict.fromkeys(COLUMNS, low),
         "upper_bounds": dict.fromkeys(COLUMNS, high),
