@@ -23,7 +23,8 @@ _told: list[ForkAware] = []
 
 def watch(holder: ForkAware) -> None:
     """Tell ``holder`` around every fork for as long as it lives."""
-    _watched.add(holder)
+    with _one_fork:
+        _watched.add(holder)
 
 
 def _before() -> None:

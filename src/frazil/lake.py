@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any
 
@@ -13,14 +16,23 @@ from pyiceberg.table.metadata import new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
 from frazil.catalog.base import Catalog, OpenedCatalog
-from frazil.catalog.open import open_catalog
+from frazil.catalog.open import absolute_location, absolute_uri, absolute_warehouse, open_catalog
 from frazil.catalog.peers import pyiceberg_catalog, spark_conf
-from frazil.errors import InvalidInput, NamespaceExists, NoSuchTable, TableExists, Unsupported
+from frazil.errors import (
+    CommitUnknown,
+    CorruptMetadata,
+    InvalidInput,
+    NamespaceExists,
+    NoSuchTable,
+    TableExists,
+    Unsupported,
+)
 from frazil.format.manifests import read_manifest, read_manifest_list
 from frazil.format.metadata import TableMetadata
 from frazil.format.partitions import parse_partitioning, parse_sort
+from frazil.format.properties import checked_properties
 from frazil.format.schemas import to_schema
-from frazil.format.storage import Storage, canonical
+from frazil.format.storage import Storage
 from frazil.model import Ident, parse_namespace
 from frazil.runtime import SYSTEM, Runtime
 from frazil.stage.rows import incoming_schema, opened
@@ -51,10 +63,25 @@ def connect(
     """
     if spark is not None:
         raise Unsupported("Working through Spark is not in this release", advice="Leave spark= out; rows are Arrow")
-    given = dict(properties or {})
+    given = _checked_connection(properties, warehouse, name)
     if token is not None:
         given["token"] = token
-    return Lake(_Connection(str(uri), warehouse, name, given, read_only, create))
+    # Absolute now: a process that changes its folder, or a pickle that travels, means the same lake.
+    place = None if warehouse is None else absolute_warehouse(warehouse, uri)
+    return Lake(_Connection(absolute_uri(uri), place, name, given, read_only, create))
+
+
+def _checked_connection(properties: Mapping[str, str] | None, warehouse: object, name: object) -> dict[str, str]:
+    if not isinstance(properties, Mapping | None):
+        raise InvalidInput(f"properties are a dict of texts, not {type(properties).__name__}")
+    if not all(isinstance(each, str) for pair in (properties or {}).items() for each in pair):
+        # Without showing them: one may be a secret.
+        raise InvalidInput("properties are texts, keys and values alike", advice="Write numbers as '16'")
+    if not isinstance(warehouse, str | os.PathLike | None):
+        raise InvalidInput(f"warehouse must be a folder or a location, not {warehouse!r}")
+    if name is not None and (not isinstance(name, str) or not name):
+        raise InvalidInput(f"name must be the name of a catalog, not {name!r}")
+    return dict(properties or {})
 
 
 @dataclass(frozen=True, repr=False)
@@ -115,8 +142,9 @@ class Lake:
     ) -> None:
         """Create a namespace. Raises NamespaceExists unless ``exists_ok``."""
         self.check_writable()
+        given = checked_properties({} if properties is None else properties)
         try:
-            self.catalog.create_namespace(parse_namespace(name), properties or {})
+            self.catalog.create_namespace(parse_namespace(name), given)
         except NamespaceExists:
             if not exists_ok:
                 raise
@@ -178,24 +206,28 @@ class Lake:
             as_ = opened(as_)
             schema = incoming_schema(as_)
         metadata = self._new_metadata(ident, schema, partition_by, sort_by, keys, properties, location, comment)
+        table = Table(self, ident)
         try:
-            self.catalog.create(ident, metadata)
+            created = self.catalog.create(ident, metadata)
         except TableExists:
             if not exists_ok:
                 raise
-        table = Table(self, ident)
+            return table
         if as_ is not None:
-            self._fill(table, as_)
+            self._fill(table, as_, created.metadata.uuid)
         return table
 
     def drop_table(self, name: str | tuple[str, ...], *, purge: bool = False) -> None:
         """Drop a table. Its files stay on disk unless ``purge``, which deletes every file its metadata names."""
         self.check_writable()
         ident = Ident.parse(name)
-        head = self.catalog.load(ident) if purge else None
-        self.catalog.drop(ident)
-        if head is not None:
-            self.storage.delete(_reachable_files(self.storage, head.location, head.metadata))
+        if purge:
+            self._check_purge(ident)
+        location = self.catalog.drop(ident)
+        if purge:
+            # What was dropped, which need not be what was there a moment ago.
+            metadata = TableMetadata.parse(self.storage.read(location), location)
+            self.storage.delete(_reachable_files(self.storage, location, metadata))
 
     def rename_table(self, old: str | tuple[str, ...], new: str | tuple[str, ...]) -> Table:
         """Rename a table. Its files stay where they are."""
@@ -206,6 +238,8 @@ class Lake:
     def register_table(self, name: str | tuple[str, ...], metadata_location: str) -> Table:
         """Add a table that already has a metadata file."""
         self.check_writable()
+        if not isinstance(metadata_location, str) or not metadata_location:
+            raise InvalidInput(f"metadata_location must be the place of a metadata file, not {metadata_location!r}")
         ident = Ident.parse(name)
         self.catalog.register(ident, metadata_location)
         return Table(self, ident)
@@ -246,7 +280,8 @@ class Lake:
     def __reduce__(self) -> tuple[Any, ...]:
         if self._opened.kind == "memory":
             raise Unsupported("A memory:// lake lives in one process and cannot be pickled", advice="Use a folder")
-        return Lake, (self._connection,)
+        # The lake is there already: opening it again never makes a new one.
+        return Lake, (replace(self._connection, create=False),)
 
     # Inner workings
 
@@ -269,7 +304,7 @@ class Lake:
             schema=columns,
             partition_spec=spec or UNPARTITIONED_PARTITION_SPEC,
             sort_order=order or UNSORTED_SORT_ORDER,
-            location=canonical(location) if location else self._new_location(ident),
+            location=self._new_location(ident) if location is None else absolute_location(location),
             properties=given,
             table_uuid=self.runtime.new_uuid(),
         )
@@ -286,33 +321,45 @@ class Lake:
                 )
             return ""
         # A suffix of its own: a table created under a name that another one had before must not share its folder.
-        folder = "/".join((*ident.namespace, ident.name.replace("/", "_")))
+        # Other engines take a location for a URI, so only plain characters go into it.
+        folder = "/".join(re.sub(r"[^\w.\- ]", "_", each) for each in (*ident.namespace, ident.name))
         return f"{self.warehouse.rstrip('/')}/{folder}-{self.runtime.new_hex()[:8]}"
 
-    def _fill(self, table: Table, rows: object) -> None:
+    def _fill(self, table: Table, rows: object, uuid: str) -> None:
         try:
             table.append(rows)
-        except BaseException:
-            self.drop_table(table.name, purge=True)
+        except CommitUnknown:
             raise
+        except BaseException:
+            # Only a table that is still this one, and that nobody else has written to.
+            ident = Ident.parse(table.name)
+            metadata = self.catalog.load(ident).metadata
+            if metadata.uuid == uuid and not any(metadata.snapshots()):
+                self.catalog.drop(ident)
+            raise
+
+    def _check_purge(self, ident: Ident) -> None:
+        metadata = self.catalog.load(ident).metadata
+        if metadata.properties.get("gc.enabled", "true").lower() == "false":
+            raise InvalidInput(
+                f"The table {ident} has gc.enabled=false: its files may belong to other tables too",
+                advice="Drop it without purge",
+            )
 
 
 def _texts(what: str, values: Sequence[str]) -> Sequence[str]:
-    if isinstance(values, str):
+    if isinstance(values, str) or not isinstance(values, Sequence):
         raise InvalidInput(f"{what} must be a list of texts", advice=f"Write {what}=[{values!r}]")
     return values
 
 
 def _checked_properties(properties: Mapping[str, str] | None, comment: str | None) -> dict[str, str]:
-    given = dict(properties or {})
-    bad = [key for key, value in given.items() if not isinstance(key, str) or not isinstance(value, str)]
-    if bad:
-        raise InvalidInput(f"Table properties are text, and {bad[0]!r} is not", advice="Write numbers as '16'")
+    given = checked_properties({} if properties is None else properties)
     version = given.pop("format-version", _WRITTEN_VERSION)
     if version != _WRITTEN_VERSION:
         raise Unsupported(f"New tables have format version {_WRITTEN_VERSION}, not {version}")
     if comment is not None:
-        given["comment"] = comment
+        given["comment"] = str(comment)
     return {**given, "format-version": _WRITTEN_VERSION}
 
 
@@ -325,10 +372,12 @@ def _reachable_files(storage: Storage, location: str, metadata: TableMetadata) -
         if snapshot.manifest_list is None:
             continue
         lists[snapshot.manifest_list] = None
-        for manifest in read_manifest_list(storage, snapshot.manifest_list):
-            if manifest.manifest_path not in manifests:
-                manifests[manifest.manifest_path] = None
-                entries = read_manifest(storage, manifest, live_only=False, stats=frozenset())
-                data.update(dict.fromkeys(entry.file.file_path for entry in entries))
+        # What an earlier purge or an expiry removed already names nothing any more.
+        with contextlib.suppress(CorruptMetadata):
+            for manifest in read_manifest_list(storage, snapshot.manifest_list):
+                if manifest.manifest_path not in manifests:
+                    manifests[manifest.manifest_path] = None
+                    entries = read_manifest(storage, manifest, live_only=False, stats=frozenset())
+                    data.update(dict.fromkeys(entry.file.file_path for entry in entries))
     log = [entry["metadata-file"] for entry in metadata.raw.get("metadata-log") or ()]
     return [*data, *manifests, *lists, *log, location]

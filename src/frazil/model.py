@@ -34,6 +34,7 @@ class Ident:
                 advice="A table name has a namespace in front, as in 'shop.events'",
             )
         _check_levels(parts[:-1], name)
+        _check_characters(parts, name)
         return Ident(parts[:-1], parts[-1])
 
     def __str__(self) -> str:
@@ -46,7 +47,13 @@ def parse_namespace(name: str | tuple[str, ...]) -> tuple[str, ...]:
     if not parts or not all(isinstance(p, str) and p for p in parts):
         raise InvalidInput(f"{name!r} is not a namespace", advice="Name at least one level, as in 'shop' or 'shop.eu'")
     _check_levels(parts, name)
+    _check_characters(parts, name)
     return parts
+
+
+def _check_characters(parts: tuple[str, ...], name: object) -> None:
+    if any(char == "`" or not char.isprintable() for part in parts for char in part):
+        raise InvalidInput(f"The name {name!r} holds a back-tick or a character that cannot be printed")
 
 
 def _check_levels(levels: tuple[str, ...], name: object) -> None:

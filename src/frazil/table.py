@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sized
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+import pyarrow as pa
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table.sorting import SortOrder
@@ -20,6 +21,8 @@ from frazil.commit.retry import Retry, from_properties
 from frazil.errors import InvalidInput, Unsupported
 from frazil.format.filters import parse_filter
 from frazil.format.metadata import MAIN, TableMetadata
+from frazil.format.properties import checked_properties
+from frazil.format.schemas import evolve
 from frazil.model import Commit, Ident, Isolation, Snapshot
 from frazil.read.scan import Scan, resolve_snapshot
 from frazil.stage.arrow import StagedFiles, stage
@@ -86,7 +89,7 @@ class Table:
             snapshot=pinned,
             schema=schema,
             filter=parse_filter(where, schema, case_sensitive=case_sensitive),
-            columns=None if columns is None else tuple(columns),
+            columns=tuple(columns) if isinstance(columns, list) else columns,
             limit=limit,
             case_sensitive=case_sensitive,
             table=self.name,
@@ -194,19 +197,21 @@ class Table:
         also by another process after a crash, it is found and not applied twice.
         """
         self._lake.check_writable()
-        _check_choices(isolation, engine, on_deleted)
+        _check_choices(isolation, engine, on_deleted, retry, branch)
         rows = opened(rows)
         properties = _checked_summary(snapshot_properties)
         metadata = self._metadata()
+        self._check_branch(metadata, branch)
+        # Before anything is written: a table property that is no number must not leave files behind.
+        retry = from_properties(metadata.properties) if retry is None else retry
         identity = self._identity(commit_id, "append", branch=branch)
         if identity.given and (found := find_commit(self._lake.catalog, metadata, identity, branch)) is not None:
-            return found
+            return _same_rows(found, rows)
+        if dry_run:
+            return _dry_run(rows, metadata, identity, merge_schema=merge_schema)
         if merge_schema:
             metadata = self._merge_schema(rows, metadata, retry)
-        if dry_run:
-            return _dry_run(rows, metadata, identity)
         started = self._lake.runtime.monotonic()
-        self._check_branch(metadata, branch)
         staged = stage(
             rows,
             metadata=metadata,
@@ -215,17 +220,17 @@ class Table:
             options=options or {},
         )
         operation = _append(staged, metadata, branch, properties)
-        done = self._commit(operation, identity, retry, metadata, on_phase)
+        done = self._commit(operation, identity, retry, on_phase)
         return replace(done, elapsed=self._lake.runtime.monotonic() - started)
 
     def set_properties(
         self, properties: Mapping[str, str], *, retry: Retry | None = None, commit_id: str | None = None
     ) -> Commit:
         """Set table properties. Different keys commute; on one key the last writer wins."""
-        bad = [key for key, value in properties.items() if not isinstance(key, str) or not isinstance(value, str)]
-        if bad:
-            raise InvalidInput(f"Table properties are text, and {bad[0]!r} is not", advice="Write numbers as '16'")
-        return self._change(PropertyChange(updates=dict(properties)), "set_properties", retry, commit_id)
+        updates = checked_properties(properties)
+        if "format-version" in updates:
+            raise Unsupported("The format version is not a property that can be set", advice="Tables are of version 2")
+        return self._change(PropertyChange(updates=updates), "set_properties", retry, commit_id)
 
     def remove_properties(self, *keys: str, retry: Retry | None = None, commit_id: str | None = None) -> Commit:
         return self._change(PropertyChange(removals=keys), "remove_properties", retry, commit_id)
@@ -259,13 +264,16 @@ class Table:
     def _change(self, intent: operations.Intent, verb: str, retry: Retry | None, commit_id: str | None) -> Commit:
         self._lake.check_writable()
         metadata = self._metadata()
-        identity = self._identity(commit_id, verb, intent=repr(intent))
-        return self._commit(MetadataChange(metadata.uuid, intent), identity, retry, metadata, None)
+        identity = self._identity(commit_id, verb, intent=asdict(intent))
+        return self._commit(MetadataChange(metadata.uuid, intent), identity, retry or _default_retry(metadata), None)
 
-    def _merge_schema(self, rows: object, metadata: TableMetadata, retry: Retry | None) -> TableMetadata:
+    def _merge_schema(self, rows: object, metadata: TableMetadata, retry: Retry) -> TableMetadata:
+        if not isinstance(rows, pa.RecordBatchReader):
+            # What would be refused later is refused now, while the table has its old schema. A stream is read once.
+            _fitting_rows(rows, metadata, merge_schema=True)
         # Committed before any row is staged: staged files carry the ids that the catalog has confirmed (rule P16).
         change = MetadataChange(metadata.uuid, SchemaUnion(incoming_schema(rows, metadata.schema())))
-        self._commit(change, self._identity(None, "merge_schema"), retry, metadata, None)
+        self._commit(change, self._identity(None, "merge_schema"), retry, None)
         return self._metadata()
 
     def _check_branch(self, metadata: TableMetadata, branch: str) -> None:
@@ -279,8 +287,7 @@ class Table:
         self,
         operation: Operation,
         identity: Identity,
-        retry: Retry | None,
-        metadata: TableMetadata,
+        retry: Retry,
         on_phase: OnPhase | None,
     ) -> Commit:
         ignore: Callable[..., None] = lambda _phase, _attempt: None  # noqa: E731
@@ -291,27 +298,65 @@ class Table:
             runtime=self._lake.runtime,
             on_phase=on_phase or ignore,
         )
-        return commit(context, operation, identity, retry or from_properties(metadata.properties))
+        return commit(context, operation, identity, retry)
 
 
 def _append(
     staged: StagedFiles, metadata: TableMetadata, branch: str, snapshot_properties: Mapping[str, str]
 ) -> Append:
-    written = {field.field_id: field.name for field in metadata.schema(staged.schema_id).fields}
+    schema = metadata.schema(staged.schema_id)
     return Append(
         table_uuid=metadata.uuid,
         files=staged.files,
         schema_id=staged.schema_id,
         spec_id=staged.spec_id,
-        written_ids=written,
+        written_ids={field_id: str(schema.find_column_name(field_id)) for field_id in schema.field_ids},
+        nullable_ids=_with_nulls(staged, schema),
         branch=branch,
         snapshot_properties=snapshot_properties,
     )
 
 
-def _dry_run(rows: object, metadata: TableMetadata, identity: Identity) -> Commit:
+def _with_nulls(staged: StagedFiles, schema: Schema) -> frozenset[int]:
+    """The optional columns in which some staged file has, or may have, a null."""
+    optional = {field_id for field_id in schema.field_ids if schema.find_field(field_id).optional}
+    return frozenset(
+        field_id for field_id in optional if any(file.null_value_counts.get(field_id) != 0 for file in staged.files)
+    )
+
+
+def _same_rows(found: Commit, rows: object) -> Commit:
+    """The earlier commit, unless this call plainly brings other rows. A stream of rows is not counted."""
+    # A dict of columns has as many items as columns.
+    count = len(rows) if isinstance(rows, Sized) and not isinstance(rows, Mapping) else found.rows_inserted
+    if count != found.rows_inserted:
+        raise InvalidInput(
+            f"The commit id {found.commit_id!r} was already used on this table for {found.rows_inserted} rows, "
+            f"and this call brings {count}",
+            advice="A commit id names one write; repeat it only to repeat that write",
+        )
+    return found
+
+
+def _default_retry(metadata: TableMetadata) -> Retry:
+    # A bad commit.retry.* property must not stop the very change that sets it right.
+    try:
+        return from_properties(metadata.properties)
+    except InvalidInput:
+        return Retry()
+
+
+def _fitting_rows(rows: object, metadata: TableMetadata, *, merge_schema: bool) -> int:
+    """How many rows there are. Raises SchemaMismatch if one of them does not fit the schema, grown if so asked."""
     schema = metadata.schema()
-    count = sum(conform(batch, schema).num_rows for batch in to_reader(rows, schema))
+    if merge_schema:
+        evolved = evolve(schema, metadata.last_column_id, incoming_schema(rows, schema))
+        schema = evolved[0] if evolved is not None else schema
+    return sum(conform(batch, schema).num_rows for batch in to_reader(rows, schema))
+
+
+def _dry_run(rows: object, metadata: TableMetadata, identity: Identity, *, merge_schema: bool) -> Commit:
+    count = _fitting_rows(rows, metadata, merge_schema=merge_schema)
     return Commit(
         snapshot_id=metadata.ref_snapshot_id(MAIN),
         sequence_number=metadata.last_sequence_number,
@@ -322,7 +367,11 @@ def _dry_run(rows: object, metadata: TableMetadata, identity: Identity) -> Commi
     )
 
 
-def _check_choices(isolation: str, engine: str | None, on_deleted: str | None) -> None:
+def _check_choices(isolation: str, engine: str | None, on_deleted: str | None, retry: object, branch: object) -> None:
+    if retry is not None and not isinstance(retry, Retry):
+        raise InvalidInput(f"retry must be a frazil.Retry, not {retry!r}", advice="For instance frazil.Retry(tries=5)")
+    if not isinstance(branch, str) or not branch:
+        raise InvalidInput(f"branch must be the name of a branch, not {branch!r}")
     if isolation not in tuple(Isolation):
         raise InvalidInput(f"isolation must be 'serializable' or 'snapshot', not {isolation!r}")
     if engine not in (None, "arrow", "spark"):
@@ -339,6 +388,8 @@ def _check_choices(isolation: str, engine: str | None, on_deleted: str | None) -
 
 
 def _checked_summary(properties: Mapping[str, str] | None) -> Mapping[str, str]:
+    if not isinstance(properties, Mapping | None):
+        raise InvalidInput(f"snapshot_properties are a dict of texts, not {type(properties).__name__}")
     for key, value in (properties or {}).items():
         if not isinstance(key, str) or not isinstance(value, str):
             raise InvalidInput(f"snapshot_properties are texts, and {key!r}: {value!r} is not")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,14 +15,15 @@ from concurrency.writers import SCHEMA, batch, batches_in
 
 
 @pytest.fixture(params=["folder", "postgres"])
-def lake(request: pytest.FixtureRequest, tmp_path: Path) -> frazil.Lake:
+def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[frazil.Lake]:
     if request.param == "folder":
         lake = frazil.connect(str(tmp_path / "lake"))
     else:
         lake = frazil.connect(request.getfixturevalue("postgres_uri"), warehouse=f"file://{tmp_path}/wh")
     lake.create_namespace("ns")
     lake.create_table("ns.t", SCHEMA)
-    return lake
+    yield lake
+    lake.close()
 
 
 def test_threads_share_a_lake(lake: frazil.Lake) -> None:
@@ -36,6 +38,7 @@ def test_a_pickled_table_opens_its_lake_again(lake: frazil.Lake) -> None:
     table = pickle.loads(pickle.dumps(lake.table("ns.t")))
     table.append(batch(1, 1))
     assert lake.table("ns.t").scan().count() == 10
+    table._lake.close()
 
 
 def test_a_forked_child_writes_and_the_parent_goes_on(lake: frazil.Lake) -> None:

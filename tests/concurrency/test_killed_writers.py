@@ -56,3 +56,4 @@ def test_no_acknowledged_row_is_lost_and_no_other_row_comes_twice(
     assert kills > WRITERS, "too few kills to prove anything"
     assert batches_in(table.scan().to_arrow()) == expected
     assert batches_in(table.pyiceberg().scan().to_arrow()) == expected
+    lake.close()

@@ -56,3 +56,4 @@ def test_thirty_writers_lose_nothing_and_leave_nothing(address: Address) -> None
     assert [each.sequence_number for each in history] == list(range(1, len(history) + 1))
     assert max(attempts) > 1, "nobody ever lost a race, so this run proved nothing"
     assert unreferenced_files(table) == set()
+    table._lake.close()

@@ -107,11 +107,29 @@ def test_p3_nobody_waits_longer_than_a_second_for_a_writer_that_makes_no_progres
     store.insert(EVENTS, "v0")
     catalog, slept = catalog_with_clock(store)
     stuck = store.try_turn(EVENTS)
-    with catalog.turn(EVENTS):
+    with catalog.turn(EVENTS, 10):
         pass
     assert 1.0 < sum(slept) < 3.0
     assert store.try_turn(EVENTS) is None, "the stuck writer still has it"
     assert stuck is not None
+
+
+def test_nobody_waits_longer_than_asked_even_while_others_make_progress() -> None:
+    store = MemoryStore()
+    store.create_namespace(("shop",), {})
+    store.insert(EVENTS, "v0")
+    catalog, slept = catalog_with_clock(store)
+    assert store.try_turn(EVENTS) is not None
+    read, number = store.read, iter(range(1, 1000))
+
+    def moving(ident: Ident) -> Any:
+        store.swap(EVENTS, read(ident).location, f"v{next(number)}", None)
+        return read(ident)
+
+    store.read = moving  # type: ignore[method-assign]
+    with catalog.turn(EVENTS, 4):
+        pass
+    assert 4.0 <= sum(slept) < 5.0
 
 
 def test_a_writer_waits_on_while_others_make_progress() -> None:
@@ -133,7 +151,7 @@ def test_a_writer_waits_on_while_others_make_progress() -> None:
         return read(ident)
 
     store.read = moving  # type: ignore[method-assign]
-    with catalog.turn(EVENTS):
+    with catalog.turn(EVENTS, 10):
         assert store.try_turn(EVENTS) is None, "it is ours now"
     assert sum(slept) > 3.0
 

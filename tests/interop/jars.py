@@ -19,6 +19,8 @@ ROOT = HERE.parent.parent
 JARS = Path(os.environ.get("FRAZIL_JARS") or ROOT / ".jars")
 SOURCES = HERE / "java"
 
+_JDK = "install a JDK 17 or newer (on Debian and Ubuntu: apt install openjdk-17-jdk-headless)"
+
 
 class JavaMissing(RuntimeError):
     """Java or Maven is not on this machine; the message says how to get it."""
@@ -62,6 +64,7 @@ REST = Program("RestServer", "rest", also=("catalog/hadoop-client-*.jar",))
 
 def ready(program: Program) -> Program:
     """Make sure that the program's jars and classes are there. Safe to call from many processes at once."""
+    _need("java", _JDK)
     JARS.mkdir(parents=True, exist_ok=True)
     with open(JARS / ".lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -87,7 +90,7 @@ def _compile(program: Program) -> None:
     sources = sorted(program.source.glob("*.java"))
     if _stamped(program.classes, stamp := _digest([program.source / "pom.xml", *sources])):
         return
-    _need("javac", "install a JDK 17 or newer (on Debian and Ubuntu: apt install openjdk-17-jdk-headless)")
+    _need("javac", _JDK)
     shutil.rmtree(program.classes, ignore_errors=True)
     command = ["javac", "-Xlint:all,-processing,-classfile,-path", "-Werror", "-proc:none", "-d", str(program.classes)]
     files = [str(s) for s in sources]

@@ -81,7 +81,9 @@ def test_a_pandas_index_is_not_a_column(table: frazil.Table) -> None:
 def test_nothing_to_append_makes_no_snapshot_and_keeps_the_id(table: frazil.Table) -> None:
     first = table.append([], commit_id="empty")
     assert (first.changed, first.snapshot_id, table.snapshot()) == (False, None, None)
-    assert table.append([{"a": "x"}], commit_id="empty").already_committed
+    assert table.append([], commit_id="empty").already_committed
+    with pytest.raises(frazil.InvalidInput, match="0 rows"):
+        table.append([{"a": "x"}], commit_id="empty")
     assert rows(table) == []
 
 
@@ -109,7 +111,19 @@ def test_a_dry_run_checks_the_rows_and_writes_nothing(table: frazil.Table, tmp_p
     assert (done.changed, done.rows_inserted) == (False, 2)
     with pytest.raises(frazil.SchemaMismatch):
         table.append([{"zzz": 1}], dry_run=True)
+    grown = table.append([{"a": "x", "more": 1}], dry_run=True, merge_schema=True)
+    assert (grown.changed, grown.rows_inserted) == (False, 1)
+    assert "more" not in table.schema.column_names
     assert sorted((tmp_path / "lake").rglob("*.*")) == before
+
+
+def test_a_bad_table_property_is_found_before_anything_is_staged(table: frazil.Table, tmp_path: Path) -> None:
+    with table.pyiceberg().transaction() as transaction:
+        transaction.set_properties({"commit.retry.total-timeout-ms": "0"})
+    before = sorted((tmp_path / "lake").rglob("*.parquet"))
+    with pytest.raises(frazil.InvalidInput):
+        table.append([{"a": "x"}])
+    assert sorted((tmp_path / "lake").rglob("*.parquet")) == before
 
 
 def test_p6_every_referenced_file_and_its_folder_is_durable_before_the_swap(
@@ -171,6 +185,28 @@ def test_p16_a_column_i_wrote_and_others_dropped_meanwhile_aborts(table: frazil.
         table.append([{"a": "x", "n": 1}], on_phase=once(Phase.PREPARED, drop))
     assert [each.check for each in caught.value.conflicts] == ["schema still compatible"]
     assert unreferenced_files(table) == set()
+
+
+def test_p16_a_nested_column_dropped_meanwhile_aborts(lake: frazil.Lake) -> None:
+    table = lake.create_table("ns.nested", "s struct<x: int, y: int>")
+
+    def drop() -> None:
+        with table.pyiceberg().update_schema() as update:
+            update.delete_column(("s", "y"))
+
+    with pytest.raises(frazil.ConflictError, match=r"s\.y"):
+        table.append([{"s": {"x": 1, "y": 2}}], on_phase=once(Phase.PREPARED, drop))
+
+
+def test_p16_a_column_that_must_not_be_null_any_more_refuses_nulls_and_takes_values(table: frazil.Table) -> None:
+    def require() -> None:
+        with table.pyiceberg().update_schema(allow_incompatible_changes=True) as update:
+            update._set_column_requirement("n", required=True)
+
+    with pytest.raises(frazil.ConflictError, match="null"):
+        table.append([{"a": "x", "n": None}], on_phase=once(Phase.PREPARED, require))
+    table.append([{"a": "x", "n": 1}])
+    assert len(rows(table)) == 1
 
 
 def test_a_column_renamed_meanwhile_keeps_its_values(table: frazil.Table) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import os
 import subprocess
 import sys
@@ -96,7 +97,45 @@ def test_missing_and_existing_names(lake: frazil.Lake, table: frazil.Table, tmp_
     assert_refused(tmp_path, lambda: lake.rename_table("shop.t", "nope.t"), frazil.NoSuchNamespace, "nope")
 
 
-@pytest.mark.parametrize("name", ["t", "", ".", "shop.", ".t", "shop.`t", 7, ("shop",), ("a.b", "t")])
+@pytest.mark.parametrize(
+    "uri",
+    [
+        None,
+        7,
+        b"x",
+        "",
+        " ",
+        "lake\n",
+        "a\0b",
+        "memory:",
+        "memory:/x",
+        "pyiceberg:",
+        "file://host/x",
+        "host=db user=me",
+    ],
+)
+def test_uris_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uri: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert_refused(tmp_path, lambda: frazil.connect(uri), frazil.InvalidInput)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("folder", ["hash#x", "q?x", "pct%20x"])
+def test_a_folder_that_other_engines_could_not_open(tmp_path: Path, folder: str) -> None:
+    assert_refused(tmp_path, lambda: frazil.connect(str(tmp_path / folder)), frazil.InvalidInput, "PyIceberg")
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"warehouse": 7}, {"warehouse": ""}, {"warehouse": "s3://"}, {"properties": "x"}, {"name": ""}]
+)
+def test_arguments_of_connect(tmp_path: Path, arguments: dict[str, Any]) -> None:
+    call = lambda: frazil.connect(str(tmp_path / "lake"), **arguments)  # noqa: E731
+    assert_refused(tmp_path, call, frazil.InvalidInput)
+
+
+@pytest.mark.parametrize(
+    "name", ["t", "", ".", "shop.", ".t", "shop.`t", 7, ("shop",), ("a.b", "t"), ("shop", "a`b"), ("shop", "a\0b")]
+)
 def test_names_that_are_none(lake: frazil.Lake, tmp_path: Path, name: Any) -> None:
     assert_refused(tmp_path, lambda: lake.table(name), frazil.InvalidInput)
 
@@ -174,6 +213,11 @@ def test_a_bad_batch_after_good_ones_leaves_nothing(table: frazil.Table, tmp_pat
         ({"engine": "duck"}, "engine"),
         ({"on_deleted": "cry"}, "on_deleted"),
         ({"branch": "nope"}, "nope"),
+        ({"retry": 5}, "retry"),
+        ({"retry": frazil.Retry}, "retry"),
+        ({"branch": ["main"]}, "branch"),
+        ({"options": {"bogus": "1"}}, "bogus"),
+        ({"snapshot_properties": "x"}, "snapshot_properties"),
         ({"commit_id": ""}, "commit_id"),
         ({"commit_id": 7}, "commit_id"),
         ({"snapshot_properties": {"write.format.default": "orc"}}, "set_properties"),
@@ -183,6 +227,60 @@ def test_a_bad_batch_after_good_ones_leaves_nothing(table: frazil.Table, tmp_pat
 )
 def test_arguments_of_a_write(table: frazil.Table, tmp_path: Path, arguments: dict[str, Any], says: str) -> None:
     assert_refused(tmp_path, lambda: table.append([GOOD], **arguments), frazil.InvalidInput, says)
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"write.metadata.previous-versions-max": "x"},
+        {"commit.retry.num-retries": "-1"},
+        {"commit.manifest.min-count-to-merge": "0"},
+        {"schema.name-mapping.default": "{bad"},
+        {"write.data.path": "relative"},
+        {"a": 1},
+        "x",
+    ],
+)
+def test_properties_that_would_stop_every_later_write(
+    lake: frazil.Lake, table: frazil.Table, tmp_path: Path, properties: Any
+) -> None:
+    assert_refused(tmp_path, lambda: table.set_properties(properties), frazil.InvalidInput)
+    assert_refused(tmp_path, lambda: lake.create_table("shop.u", DDL, properties=properties), frazil.InvalidInput)
+
+
+def test_a_bad_property_of_another_engine_can_be_put_right(table: frazil.Table) -> None:
+    with table.pyiceberg().transaction() as transaction:
+        transaction.set_properties({"commit.retry.num-retries": "many"})
+    with pytest.raises(frazil.InvalidInput, match="num-retries"):
+        table.append([GOOD])
+    table.remove_properties("commit.retry.num-retries")
+    table.append([GOOD])
+    assert table.scan().count() == 1
+
+
+def test_a_refused_append_with_merge_schema_leaves_the_schema_as_it_was(table: frazil.Table, tmp_path: Path) -> None:
+    bad: list[list[dict[str, Any]]] = [[{**GOOD, "id": None, "new": 1}], [{"new": 1}], [{**GOOD, "new": {}}]]
+    for rows in bad:
+        call = functools.partial(table.append, rows, merge_schema=True)
+        assert_refused(tmp_path, call, frazil.InvalidInput)
+    missing = lambda: table.append([{**GOOD, "new": 1}], merge_schema=True, branch="nope")  # noqa: E731
+    assert_refused(tmp_path, missing, frazil.InvalidInput, "nope")
+    assert "new" not in table.schema.column_names
+
+
+def test_a_location_that_is_relative_becomes_absolute(
+    lake: frazil.Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    table = lake.create_table("shop.rel", "id bigint", location="place")
+    assert table.location == f"file://{tmp_path}/place"
+
+
+def test_names_with_unusual_characters_stay_readable_for_pyiceberg(lake: frazil.Lake) -> None:
+    for name in ("#h", "a?b", "100%", "naïve table", "日本"):
+        table = lake.create_table(("shop", name), "id bigint")
+        table.append([{"id": 1}])
+        assert table.pyiceberg().scan().to_arrow().num_rows == 1
 
 
 # scans

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,9 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField, StringType
 
 import frazil
+from frazil.catalog.base import Head
+from frazil.format.metadata import TableMetadata
+from frazil.model import Ident
 
 
 @pytest.fixture
@@ -97,6 +101,65 @@ def test_p13_a_table_created_under_a_used_name_has_a_folder_of_its_own(lake: fra
     assert new.location != moved.location
     lake.drop_table("shop.t", purge=True)
     assert moved.scan().to_arrow().to_pylist() == [{"id": 1}]
+
+
+def test_purge_removes_what_was_dropped_not_what_was_there_before(
+    lake: frazil.Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.create_table("shop.t", "id bigint").append([{"id": 1}])
+    drop = lake.catalog.drop
+
+    def renamed_meanwhile(ident: Ident) -> str:
+        lake.rename_table("shop.t", "shop.kept")
+        lake.create_table("shop.t", "id bigint").append([{"id": 2}])
+        return drop(ident)
+
+    monkeypatch.setattr(lake.catalog, "drop", renamed_meanwhile)
+    lake.drop_table("shop.t", purge=True)
+    assert lake.table("shop.kept").scan().to_arrow().to_pylist() == [{"id": 1}]
+
+
+def test_purge_respects_gc_enabled(lake: frazil.Lake) -> None:
+    lake.create_table("shop.t", "id bigint", properties={"gc.enabled": "false"})
+    with pytest.raises(frazil.InvalidInput, match=r"gc\.enabled"):
+        lake.drop_table("shop.t", purge=True)
+    assert lake.exists("shop.t")
+
+
+def test_a_failed_fill_leaves_a_table_that_others_have_written_to(
+    lake: frazil.Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = lake.catalog.create
+
+    def written_at_once(ident: Ident, metadata: TableMetadata) -> Head:
+        head = create(ident, metadata)
+        lake.table("shop.t").append([{"id": 7}])
+        return head
+
+    monkeypatch.setattr(lake.catalog, "create", written_at_once)
+    with pytest.raises(frazil.SchemaMismatch):
+        lake.create_table("shop.t", "id bigint not null", as_=pa.table({"id": pa.array([None], pa.int64())}))
+    assert lake.table("shop.t").scan().to_arrow().to_pylist() == [{"id": 7}]
+
+
+def test_a_lake_is_the_same_after_a_change_of_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    monkeypatch.chdir(tmp_path / "a")
+    lake = frazil.connect("lake")
+    lake.create_namespace("shop")
+    lake.create_table("shop.t", "id bigint").append([{"id": 1}])
+    data = pickle.dumps(lake.table("shop.t"))
+    monkeypatch.chdir(tmp_path / "b")
+    assert pickle.loads(data).scan().count() == 1
+    assert lake.pyiceberg().list_tables("shop") == [("shop", "t")]
+    assert not list((tmp_path / "b").iterdir())
+
+
+def test_a_connection_string_is_refused_without_showing_its_password(tmp_path: Path) -> None:
+    with pytest.raises(frazil.InvalidInput) as caught:
+        frazil.connect("host=db password=s3cret dbname=lake")
+    assert "s3cret" not in str(caught.value)
 
 
 def test_drop_keeps_the_files_and_purge_removes_them(lake: frazil.Lake, tmp_path: Path) -> None:

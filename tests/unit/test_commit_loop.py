@@ -21,10 +21,13 @@ from frazil.errors import (
     CatalogUnavailable,
     CommitUnknown,
     ConflictError,
+    CorruptMetadata,
     DiskFull,
     InvalidInput,
     NoSuchTable,
+    PermissionDenied,
     RetriesExhausted,
+    Unsupported,
 )
 from frazil.format.manifests import read_manifest, read_manifest_list
 from frazil.format.storage import Storage
@@ -421,6 +424,85 @@ def test_an_interrupt_inside_the_swap_deletes_nothing(world: World) -> None:
     assert any("outcome is not known" in note for note in caught.value.__notes__)
     assert world.live_files() == ["mine"]
     assert world.unreferenced() == set()
+
+
+@pytest.mark.parametrize("moment", ["attempt", "finished"])
+def test_an_error_after_the_commit_landed_deletes_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"frazil.observe.{moment}", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        world.append("mine")
+    assert world.live_files() == ["mine"]
+    assert world.unreferenced() == set()
+
+
+def test_p9_whatever_keeps_the_second_swap_from_being_sent_says_nothing_about_the_first(world: World) -> None:
+    def fails(_: Callable[[], Outcome]) -> Outcome:
+        raise PermissionDenied("The password was changed meanwhile")
+
+    world.referee.script = [lands_but_answer_is_lost, *[fails] * 50]
+    with pytest.raises(CommitUnknown, match="password was changed"):
+        world.append("mine", retry=Retry.none())
+    world.referee.script = []
+    assert world.live_files() == ["mine"]
+
+
+def test_p9_a_name_that_belongs_to_another_table_now_proves_nothing(world: World) -> None:
+    moved = Ident(("ns",), "moved")
+
+    def renamed(swap: Callable[[], Outcome]) -> Outcome:
+        swap()
+        world.store.rename(IDENT, moved)
+        world.referee.create(IDENT, metadata(table_uuid="22222222-2222-2222-2222-222222222222"))
+        return Unknown("connection lost")
+
+    world.referee.script = [renamed]
+    with pytest.raises(CommitUnknown, match="another table"):
+        world.append("mine")
+    head = world.referee.load(moved).metadata.head_snapshot()
+    assert head is not None
+    assert head.manifest_list is not None
+    (manifest,) = read_manifest_list(world.storage, head.manifest_list)
+    assert len(read_manifest(world.storage, manifest)) == 1, "the table that moved is whole"
+
+
+@pytest.mark.parametrize(
+    ("damage", "error"),
+    [
+        ({"snapshots": []}, CorruptMetadata),
+        ({"snapshots": [{"snapshot-id": 7, "timestamp-ms": 1, "manifests": ["m"]}]}, Unsupported),
+    ],
+)
+def test_a_parent_that_cannot_be_resolved_is_not_no_parent(
+    world: World, damage: dict[str, Any], error: type[Exception]
+) -> None:
+    world.append("base")
+    head = world.referee.load(IDENT)
+    refs = {"main": {"snapshot-id": 7, "type": "branch"}}
+    _replace_head(world, head.location, {**damage, "refs": refs, "current-snapshot-id": 7})
+    with pytest.raises(error):
+        world.append("mine")
+    assert not [path for path in world.all_files() if "mine" in path]
+
+
+def test_a_list_that_was_expired_between_two_reads_is_a_lost_race_not_a_corrupt_table(world: World) -> None:
+    world.append("base")
+
+    def expire(phase: Phase, attempt: int) -> None:
+        if phase is Phase.HEAD_READ and attempt == 1:
+            old = world.referee.load(IDENT).metadata.head_snapshot()
+            world.append("later")
+            assert old is not None
+            assert old.manifest_list is not None
+            world.storage.delete([old.manifest_list])
+            world.storage.parsed = type(world.storage.parsed)()
+
+    world.append("mine", on_phase=expire)
+    assert world.live_files() == ["base", "later", "mine"]
 
 
 def test_an_interrupt_before_the_swap_leaves_nothing(world: World) -> None:

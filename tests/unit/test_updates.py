@@ -73,6 +73,12 @@ def test_the_log_of_metadata_files_is_as_long_as_the_property_says() -> None:
     assert [entry["metadata-file"] for entry in table.raw["metadata-log"]] == ["m3.json", "m4.json"]
 
 
+def test_a_length_that_is_no_number_does_not_stop_the_commit_that_may_mend_it() -> None:
+    table = metadata(properties={"write.metadata.previous-versions-max": "x"})
+    after = apply(table, [], now_ms=1, previous_location="m0.json")
+    assert [entry["metadata-file"] for entry in after.raw["metadata-log"]] == ["m0.json"]
+
+
 def test_properties_schemas_specs_orders_refs_and_location() -> None:
     schema = {"type": "struct", "schema-id": 1, "fields": [{"id": 5, "name": "x", "type": "int", "required": False}]}
     field = {"source-id": 5, "field-id": 1000, "transform": "identity", "name": "x"}

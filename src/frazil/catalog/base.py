@@ -171,8 +171,8 @@ class Catalog(Protocol):
         Raises only when it certainly was not sent (CatalogUnavailable) or was refused outright.
         """
 
-    def turn(self, ident: Ident) -> AbstractContextManager[None]:
-        """Wait, for a bounded time, until others who take turns are not committing to this table.
+    def turn(self, ident: Ident, patience_s: float) -> AbstractContextManager[None]:
+        """Wait, for ``patience_s`` at most, until others who take turns are not committing to this table.
 
         Only a hint that saves lost races: whoever does not take turns may commit at any moment all the same.
         """

@@ -156,7 +156,7 @@ class ForeignCatalog:
             return self._found_out(prepared, failure(error, self._wording, prepared.ident), error)
         return Committed(response.metadata_location)
 
-    def turn(self, ident: Ident) -> contextlib.AbstractContextManager[None]:  # noqa: ARG002 - the seam's
+    def turn(self, ident: Ident, patience_s: float) -> contextlib.AbstractContextManager[None]:  # noqa: ARG002
         """Nobody to take turns with: the catalog's other clients are unknown."""
         return contextlib.nullcontext()
 

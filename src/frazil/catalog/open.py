@@ -27,6 +27,10 @@ _FOREIGN = ("http", "https", "pyiceberg", "glue", "thrift")
 _KNOWN = ("file", "sqlite", "postgresql", "memory", "http", "https", "pyiceberg", "glue", "thrift")
 _SCHEME = re.compile(r"(?i)^(jdbc:[a-z]+(?=:)|[a-z][a-z0-9+.-]+(?=://|:[^/\\]))")
 
+_CONNECTION_STRING = re.compile(r"(?i)^\s*(host|hostaddr|port|dbname|user|password|service)\s*=")
+_NO_BUCKET = re.compile(r"(?i)^(?!file:)[a-z0-9]+:/*$")
+_HALF_A_SCHEME = re.compile(r"(?i)^(memory:(?!//)|pyiceberg:$)")
+
 _shared: dict[str, tuple[MemoryStore, Storage, str]] = {}
 _shared_lock = threading.Lock()
 
@@ -46,9 +50,7 @@ def open_catalog(
     ``warehouse`` defaults to a folder beside an embedded catalog. ``create=False`` and ``read_only`` refuse a catalog
     that does not exist yet.
     """
-    if not isinstance(uri, str | os.PathLike) or not os.fspath(uri):
-        raise InvalidInput(f"A catalog's URI must be text, not {uri!r}", advice="For instance frazil.connect('./lake')")
-    uri = os.fspath(uri)
+    uri = _checked(uri)
     given = dict(properties or {})
     scheme = _scheme(uri)
     if scheme in _FOREIGN:
@@ -59,7 +61,7 @@ def open_catalog(
     opener = _OPENERS.get(scheme)
     if opener is None:
         raise _unknown_scheme(scheme, uri)
-    place = None if warehouse is None else _location(warehouse)
+    place = None if warehouse is None else absolute_location(warehouse)
     return opener(_Asked(uri, place, name, given, read_only, create, runtime))
 
 
@@ -88,6 +90,39 @@ class _Asked:
         return SqliteStore(path, name=self.name, read_only=self.read_only, create=self.create, runtime=self.runtime)
 
 
+def absolute_uri(uri: str | os.PathLike[str]) -> str:
+    """The same URI, meaning the same place from every folder of every process on this host."""
+    uri = _checked(uri)
+    scheme = _scheme(uri)
+    if uri and scheme in ("", "file"):
+        return os.path.abspath(os.path.expanduser(local_path(uri)))
+    if scheme in ("sqlite", "sqlite+pysqlite", "jdbc:sqlite"):
+        return f"sqlite:///{os.path.abspath(sqlite_path(uri))}"
+    return uri
+
+
+def _checked(uri: object) -> str:
+    text = os.fspath(uri) if isinstance(uri, str | os.PathLike) else None
+    if not isinstance(text, str) or not text.strip() or text != text.strip() or "\0" in text:
+        raise InvalidInput(f"A catalog's URI must be text, not {uri!r}", advice="For instance frazil.connect('./lake')")
+    if _CONNECTION_STRING.match(text):
+        raise InvalidInput(
+            "This looks like the connection string of a Postgres library, not like a URI",
+            advice="Write postgresql://user:password@host/database",
+        )
+    if _HALF_A_SCHEME.match(text):
+        raise InvalidInput(f"The catalog URI {text!r} is not whole", advice="Write memory://, or pyiceberg:NAME")
+    if text.lower().startswith("file://") and not text[7:].startswith("/"):
+        raise InvalidInput(f"The catalog URI {text!r} names a host", advice="Write file:///absolute/path")
+    return text
+
+
+def absolute_warehouse(warehouse: str | os.PathLike[str], uri: object) -> str:
+    """A local warehouse as an absolute location; to a REST server it may be no more than a name."""
+    foreign = isinstance(uri, str) and _scheme(uri) in _FOREIGN
+    return os.fspath(warehouse) if foreign else absolute_location(os.fspath(warehouse))
+
+
 def _scheme(uri: str) -> str:
     found = _SCHEME.match(uri)
     return found[1].lower() if found else ""
@@ -102,9 +137,11 @@ def _unknown_scheme(scheme: str, uri: str) -> InvalidInput:
     )
 
 
-def _location(path: str) -> str:
+def absolute_location(path: str) -> str:
     """A warehouse as an absolute location. Iceberg's own engines need the scheme, and do not percent-encode."""
     path = os.fspath(path)
+    if not path.strip() or _NO_BUCKET.match(path):
+        raise InvalidInput(f"The warehouse {path!r} names no place", advice="Write a folder, or s3://bucket/path")
     if "://" in path and not path.startswith("file:"):
         return canonical(path)
     return "file://" + os.path.abspath(os.path.expanduser(local_path(path)))
@@ -124,10 +161,20 @@ def _open_folder(asked: _Asked) -> OpenedCatalog:
                 evidence=f"It has no {CATALOG_FILE}",
                 advice="Check the path, or connect with create=True and without read_only to make one",
             )
+        _check_new_folder(folder)
         _make_folder(folder)
     return asked.opened(
-        asked.sqlite(file), kind="embedded", warehouse=_location(os.path.join(folder, WAREHOUSE_FOLDER))
+        asked.sqlite(file), kind="embedded", warehouse=absolute_location(os.path.join(folder, WAREHOUSE_FOLDER))
     )
+
+
+def _check_new_folder(folder: str) -> None:
+    """Other engines take a table's location for a URI, in which these characters mean something else."""
+    if bad := sorted(set(folder) & set("#?%\n")):
+        raise InvalidInput(
+            f"The folder {folder!r} holds the character {bad[0]!r}, with which PyIceberg could not open its tables",
+            advice="Choose another folder for a new lake",
+        )
 
 
 def _make_folder(folder: str) -> None:
@@ -139,7 +186,7 @@ def _make_folder(folder: str) -> None:
 
 def _open_sqlite(asked: _Asked) -> OpenedCatalog:
     path = os.path.abspath(sqlite_path(asked.uri))
-    warehouse = _location(os.path.join(os.path.dirname(path), WAREHOUSE_FOLDER))
+    warehouse = absolute_location(os.path.join(os.path.dirname(path), WAREHOUSE_FOLDER))
     return asked.opened(asked.sqlite(path), kind="sqlite", warehouse=warehouse)
 
 

@@ -26,11 +26,10 @@ from frazil.format.updates import apply
 from frazil.model import Ident
 from frazil.runtime import SYSTEM, Runtime
 
-METADATA_PATH = "write.metadata.path"
 COMPRESSION = "write.metadata.compression-codec"
 _VERSION = re.compile(r"^(?:v(\d+)|(\d+)-[^/]+?)(?:\.gz)?\.metadata\.json(?:\.gz)?$")
 _LOOKS = 5
-_TURN_PATIENCE_S = 1.0
+_STANDSTILL_S = 1.0
 _TURN_POLL_S = 0.02
 
 
@@ -70,24 +69,27 @@ class PointerCatalog:
             raise InvalidInput("This commit was prepared by another kind of catalog")
         outcome = self.store.swap(prepared.ident, prepared.head.location, prepared.location, prepared.proposal.record)
         if isinstance(outcome, Committed):
-            self._storage.parsed.put(prepared.location, prepared.metadata)
+            self._storage.parsed.put(prepared.location, prepared.metadata, prepared.metadata.size)
         return outcome
 
     @contextlib.contextmanager
-    def turn(self, ident: Ident) -> Iterator[None]:
-        release = self._turn_taken(ident)
+    def turn(self, ident: Ident, patience_s: float) -> Iterator[None]:
+        release = self._turn_taken(ident, patience_s)
         try:
             yield
         finally:
             if release is not None:
                 release()
 
-    def _turn_taken(self, ident: Ident) -> Callable[[], None] | None:
-        """Wait for the turn for as long as the table moves on, and a second longer (rule P3); then go without."""
+    def _turn_taken(self, ident: Ident, patience_s: float) -> Callable[[], None] | None:
+        """Wait for the turn while the table moves on, and a second longer (rule P3); then go without."""
         seen, since = "", self._runtime.monotonic()
+        end = since + patience_s
         while (release := self.store.try_turn(ident)) is None:
             now = self._runtime.monotonic()
-            if now - since > _TURN_PATIENCE_S:
+            if now > end:
+                return None
+            if now - since > _STANDSTILL_S:
                 try:
                     location = self.store.read(ident).location
                 except FrazilError:
@@ -119,7 +121,7 @@ class PointerCatalog:
         except BaseException:
             self._storage.delete([location])
             raise
-        self._storage.parsed.put(location, metadata)
+        self._storage.parsed.put(location, metadata, metadata.size)
         return Head(location, metadata, self._runtime.now_ms())
 
     def register(self, ident: Ident, location: str) -> Head:
@@ -173,18 +175,17 @@ class PointerCatalog:
             if isinstance(error.__cause__, FileNotFoundError):
                 raise _corrupt(ident, location, "does not exist") from error
             raise
-        self._storage.parsed.put(location, metadata)
+        self._storage.parsed.put(location, metadata, metadata.size)
         return metadata
 
     def _write(self, metadata: TableMetadata, version: int) -> str:
-        folder = (metadata.properties.get(METADATA_PATH) or f"{metadata.location}/metadata").rstrip("/")
         codec = metadata.properties.get(COMPRESSION, "none").lower()
         if codec not in ("none", "gzip"):
             raise InvalidInput(f"The table property {COMPRESSION} is {codec!r}", advice="Set it to 'none' or 'gzip'")
         data, suffix = metadata.to_json(), ".metadata.json"
         if codec == "gzip":
             data, suffix = gzip.compress(data, mtime=0), ".gz.metadata.json"
-        location = f"{folder}/{version:05d}-{self._runtime.new_uuid()}{suffix}"
+        location = f"{metadata.metadata_folder}/{version:05d}-{self._runtime.new_uuid()}{suffix}"
         self._storage.write(location, data)
         return location
 

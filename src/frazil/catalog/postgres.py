@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 from frazil import _fork
 from frazil.catalog._sql import Db, DuplicateRow, LostRace, OutcomeUnknown, Rows, SqlStore
 from frazil.catalog._uri import mask_uri
-from frazil.errors import CatalogUnavailable, FrazilError, InvalidInput, PermissionDenied, StorageError
+from frazil.errors import CatalogUnavailable, DiskFull, FrazilError, InvalidInput, PermissionDenied, StorageError
 
 if TYPE_CHECKING:
     import psycopg
@@ -150,7 +150,7 @@ class _PostgresEngine:
         # Of the transaction, not of the session: a pooler would hand a session's lock to somebody else. Only who has
         # the turn holds a connection for it, and never so many do that none is left to commit with.
         if not self._turns.acquire(blocking=False):
-            return None
+            return _nothing
         with self._translated(), contextlib.ExitStack() as stack:
             stack.callback(self._turns.release)
             connection = stack.enter_context(self._transaction())
@@ -239,6 +239,10 @@ class _Db:
         return self._connection.execute(sql.replace("?", "%s").encode(), parameters or None)
 
 
+def _nothing() -> None:
+    """Gives back a turn that was gone without."""
+
+
 def _roll_back(connection: _Connection) -> None:
     with contextlib.suppress(_driver().Error):
         connection.execute(b"ROLLBACK")
@@ -306,7 +310,9 @@ def _translate(error: Any, shown: str) -> Exception:
             f"{shown} refuses access: {words}",
             advice="Grant SELECT, INSERT, UPDATE and DELETE on the catalog's tables, and CREATE on their schema",
         )
-    if state in ("53100", "58030"):
+    if state == "53100":
+        return DiskFull(f"The server of {shown} has no space left: {words}")
+    if state == "58030":
         return StorageError(f"The server of {shown} cannot write: {words}")
     if state == "25006":
         return CatalogUnavailable(

@@ -15,7 +15,15 @@ from urllib.parse import quote
 
 from frazil import _fork
 from frazil.catalog._sql import Db, DuplicateRow, LostRace, OutcomeUnknown, SqlStore
-from frazil.errors import CatalogUnavailable, CorruptMetadata, FrazilError, InvalidInput, PermissionDenied, StorageError
+from frazil.errors import (
+    CatalogUnavailable,
+    CorruptMetadata,
+    DiskFull,
+    FrazilError,
+    InvalidInput,
+    PermissionDenied,
+    StorageError,
+)
 from frazil.runtime import SYSTEM, Runtime
 
 BUSY_SECONDS = 30.0
@@ -351,7 +359,7 @@ def _translate(error: sqlite3.Error, path: str) -> Exception:
                 advice="Check the owner and mode of the file and of its folder, which must be writable too",
             )
         case sqlite3.SQLITE_FULL:
-            return StorageError(
+            return DiskFull(
                 f"The disk of the catalog {path} is full", advice="Free some space, then call again; nothing changed"
             )
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:

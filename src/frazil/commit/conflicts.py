@@ -76,6 +76,17 @@ def _schema_compatible(operation: Append, head: TableMetadata) -> Conflict | Non
             f"the table has meanwhile got the required {', '.join(lacking)}, which the rows lack",
             advice="Append again with values for it",
         )
+    filled = [
+        str(schema.find_column_name(field_id))
+        for field_id in sorted(operation.nullable_ids & schema.field_ids)
+        if schema.find_field(field_id).required
+    ]
+    if filled:
+        return Conflict(
+            Check.SCHEMA_COMPATIBLE,
+            f"{', '.join(filled)} may not be null any more, and the rows hold nulls there",
+            advice="Append again with values for it",
+        )
     return None
 
 

@@ -50,7 +50,7 @@ from frazil.errors import (
 from frazil.format.metadata import MAIN, TableMetadata
 from frazil.format.storage import Storage
 from frazil.format.updates import next_time_ms
-from frazil.model import Commit, Conflict, Ident
+from frazil.model import Commit, Conflict, Ident, Snapshot
 from frazil.runtime import SYSTEM, Runtime
 
 
@@ -62,6 +62,8 @@ class Phase(enum.StrEnum):
     SWAPPED = "swapped"
     WAITING = "waiting"
 
+
+_TURN_PATIENCE_S = 10.0
 
 OnPhase = Callable[[Phase, int], None]
 
@@ -125,11 +127,11 @@ def find_commit(catalog: Catalog, metadata: TableMetadata, identity: Identity, b
         commit_id=identity.commit_id,
         attempts=0,
         already_committed=True,
-        changed=record.snapshot_id is not None,
         rolled_back=rolled_back,
     )
     counts: dict[str, Any] = dict(record.summary)
-    return replace(earlier, **counts)
+    changed = bool(counts.pop("changed", record.snapshot_id is not None))
+    return replace(earlier, changed=changed, **counts)
 
 
 def _is_rolled_back(metadata: TableMetadata, snapshot_id: int, branch: str) -> bool:
@@ -137,6 +139,14 @@ def _is_rolled_back(metadata: TableMetadata, snapshot_id: int, branch: str) -> b
     return metadata.has_snapshot(snapshot_id) and not metadata.is_ancestor(
         snapshot_id, of=metadata.ref_snapshot_id(branch)
     )
+
+
+class _Fate(enum.Enum):
+    """What is known about the operation at this moment; it decides what an error may delete."""
+
+    OPEN = "nothing that was sent can land"
+    IN_DOUBT = "a swap was sent, and its outcome is not known yet"
+    LANDED = "it is committed"
 
 
 class _Loop:
@@ -160,7 +170,7 @@ class _Loop:
         self._faults = 0
         self._base: TableMetadata | None = None
         self._found_in: TableMetadata | None = None
-        self._in_doubt = False
+        self._fate = _Fate.OPEN
 
     def run(self) -> Commit:
         try:
@@ -187,7 +197,10 @@ class _Loop:
     def _turn(self) -> AbstractContextManager[None]:
         # The first attempt goes ahead at once. Who has lost a race takes turns with the others who have: attempts that
         # overlap are attempts that lose, and the more so the busier the machine is.
-        return self._catalog.turn(self._context.ident) if self._lost else nullcontext()
+        if not self._lost:
+            return nullcontext()
+        left = _TURN_PATIENCE_S if self._retry.total_s is None else self._retry.total_s - self._elapsed()
+        return self._catalog.turn(self._context.ident, max(0.0, min(left, _TURN_PATIENCE_S)))
 
     def _try_once(self, began: float) -> Commit | None:
         """One attempt. None: the race was lost, for certain, and nothing of the attempt is left."""
@@ -196,15 +209,18 @@ class _Loop:
             self._base = head.metadata
         self._phase(Phase.HEAD_READ)
         if self._landed(head.metadata):
+            self._fate = _Fate.LANDED
             self._found_in = head.metadata
             return self._success(head.metadata)
         if self._identity.given:
             found = find_commit(self._catalog, head.metadata, self._identity, self._branch)
             if found is not None:
-                self._remove_everything()
+                if found.snapshot_id is None or found.snapshot_id != self._snapshot_id:
+                    self._remove_everything()
+                self._fate = _Fate.LANDED
                 return replace(found, attempts=self._attempt, elapsed=self._elapsed())
         self._check(head.metadata, began)
-        draft = self._build(head)
+        draft = self._build_on(head)
         if draft is None:
             return self._nothing_to_do(head)
         try:
@@ -218,12 +234,12 @@ class _Loop:
         return self._conclude(outcome, prepared, draft, began)
 
     def _swap(self, prepared: Prepared, draft: Draft) -> Outcome:
-        self._in_doubt = True
+        self._fate = _Fate.IN_DOUBT
         try:
             return self._catalog.swap(prepared)
         except FrazilError:
             # By contract: it was definitely not sent, or refused outright.
-            self._in_doubt = False
+            self._fate = _Fate.OPEN
             self._withdraw(prepared, draft)
             raise
 
@@ -234,11 +250,11 @@ class _Loop:
     def _conclude(self, outcome: Outcome, prepared: Prepared, draft: Draft, began: float) -> Commit | None:
         match outcome:
             case Committed():
-                self._in_doubt = False
+                self._fate = _Fate.LANDED
                 self._log("committed", began)
                 return self._success(prepared.head.metadata, draft)
             case Stale():
-                self._in_doubt = False
+                self._fate = _Fate.OPEN
                 self._log("stale", began)
                 self._withdraw(prepared, draft)
                 return None
@@ -268,6 +284,15 @@ class _Loop:
             observe.refused(self._operation.name, found)
             raise conflict_error(self._operation.name, self._context.ident, found)
 
+    def _build_on(self, head: Head) -> Draft | None:
+        try:
+            return self._build(head)
+        except CorruptMetadata as error:
+            if self._catalog.load(self._context.ident).location == head.location:
+                raise
+            # Others expired what this head names while it was being read; the next attempt finds the new head.
+            raise StorageError(f"The table {self._context.ident} moved on while it was being read") from error
+
     def _build(self, head: Head) -> Draft | None:
         if isinstance(self._operation, Append):
             return self._build_append(self._operation, head)
@@ -282,7 +307,7 @@ class _Loop:
             return None
         assert self._manifests is not None
         metadata = head.metadata
-        parent = metadata.head_snapshot(operation.branch)
+        parent = self._parent(metadata, operation.branch)
         number = metadata.last_sequence_number + 1
         manifest_list = self._manifests.write_list(
             metadata, parent, snapshot_id=self._snapshot_id, sequence_number=number, attempt=self._attempt
@@ -300,6 +325,18 @@ class _Loop:
         updates, requirements = add_snapshot(metadata, operation.branch, snapshot)
         record = self._record(self._snapshot_id, number) if self._identity.given else None
         return Draft(Proposal(updates, requirements, record), self._snapshot_id, number, (manifest_list,))
+
+    def _parent(self, metadata: TableMetadata, branch: str) -> Snapshot | None:
+        """The snapshot to build on. What cannot be resolved is refused: "no parent" would drop every earlier row."""
+        parent = metadata.head_snapshot(branch)
+        if parent is None and metadata.ref_snapshot_id(branch) is not None:
+            raise CorruptMetadata(f"The branch {branch!r} of {self._context.ident} names a snapshot that is not kept")
+        if parent is not None and parent.manifest_list is None:
+            raise Unsupported(
+                f"The newest snapshot of {self._context.ident} keeps its manifests in the metadata file, as v1 did",
+                advice="Commit once with another engine, which writes a manifest list",
+            )
+        return parent
 
     def _summary_identity(self) -> dict[str, str]:
         summary = {COMMIT_ID: self._identity.commit_id}
@@ -319,7 +356,7 @@ class _Loop:
 
     def _counts(self) -> Mapping[str, int]:
         if not isinstance(self._operation, Append):
-            return {}
+            return {"changed": 1}
         return {
             "rows_inserted": self._operation.rows,
             "files_added": len(self._operation.files),
@@ -345,7 +382,8 @@ class _Loop:
         try:
             outcome = self._catalog.swap(prepared)
             return self._search(prepared, draft) if isinstance(outcome, Stale) else outcome
-        except CatalogUnavailable as error:
+        except FrazilError as error:
+            # Whatever kept the second one from being sent says nothing about the first.
             return Unknown(error.problem)
 
     def _search(self, prepared: Prepared, draft: Draft) -> Outcome:
@@ -355,8 +393,10 @@ class _Loop:
             record = self._catalog.find_commit(head.metadata, self._identity.commit_id)
         except NoSuchTable:
             return Unknown("the table is gone, and with it every trace of the commit")
-        except (CatalogUnavailable, StorageError) as error:
+        except FrazilError as error:
             return Unknown(error.problem)
+        if head.metadata.uuid != self._operation.table_uuid:
+            return Unknown("the name belongs to another table now, and where this one went is not known")
         if self._landed(head.metadata) or self._names(head, prepared) or (record is not None and self._is_mine(record)):
             self._found_in = head.metadata
             return Committed(head.location)
@@ -367,7 +407,8 @@ class _Loop:
         return Stale(head.location)
 
     def _is_mine(self, record: CommitRecord) -> bool:
-        return record.digest == self._identity.digest and record.snapshot_id in (None, self._snapshot_id)
+        mine = self._snapshot_id if isinstance(self._operation, Append) else None
+        return record.digest == self._identity.digest and record.snapshot_id == mine
 
     def _landed(self, head: TableMetadata) -> bool:
         return isinstance(self._operation, Append) and head.has_snapshot(self._snapshot_id)
@@ -388,7 +429,9 @@ class _Loop:
         if base is None:
             # Expiry may clear the parent of the oldest snapshot kept, so "no parent" alone proves nothing.
             first = prepared.head.metadata.last_sequence_number + 1
-            return not chain or (chain[-1].parent_snapshot_id is None and chain[-1].sequence_number == first)
+            if not chain:
+                return not any(head.snapshots())
+            return chain[-1].parent_snapshot_id is None and chain[-1].sequence_number == first
         return any(each.snapshot_id == base for each in chain)
 
     def _success(self, head: TableMetadata, draft: Draft | None = None) -> Commit:
@@ -412,6 +455,7 @@ class _Loop:
             rolled_back=self._found_in is not None and _is_rolled_back(self._found_in, self._snapshot_id, self._branch),
         )
         counts: dict[str, Any] = dict(self._counts())
+        counts.pop("changed", None)
         return replace(done, **counts)
 
     def _rebased_over(self, head: TableMetadata, newest: int | None) -> int:
@@ -505,7 +549,9 @@ class _Loop:
             self._context.storage.delete([file.file_path for file in self._operation.files])
 
     def _clean_up_after(self, error: BaseException) -> None:
-        if self._in_doubt or (isinstance(error, FrazilError) and not error.safe_to_delete_staged):
+        if self._fate is _Fate.LANDED:
+            return
+        if self._fate is _Fate.IN_DOUBT or (isinstance(error, FrazilError) and not error.safe_to_delete_staged):
             error.add_note(f"commit id {self._identity.commit_id}: the outcome is not known, so no file was deleted")
             return
         self._remove_everything()

@@ -7,7 +7,14 @@ from dataclasses import replace
 
 from frazil.commit.operations import Append
 from frazil.commit.rebase import lay_out
-from frazil.format.manifests import NewManifest, read_manifest, read_manifest_list, write_manifest, write_manifest_list
+from frazil.format.manifests import (
+    NewManifest,
+    read_manifest,
+    read_manifest_list,
+    with_counts,
+    write_manifest,
+    write_manifest_list,
+)
 from frazil.format.metadata import TableMetadata
 from frazil.format.storage import Storage
 from frazil.model import Entry, Manifest, Snapshot, Status
@@ -32,7 +39,7 @@ class OperationManifests:
         own = [new.named_by(snapshot_id, sequence_number) for new in self._own_manifests(head)]
         existing = read_manifest_list(self._storage, parent.manifest_list) if parent and parent.manifest_list else ()
         # A manifest without live files adds nothing for a reader, and its history is in the older lists.
-        live = [each for each in existing if each.added_files_count or each.existing_files_count]
+        live = [self._complete(each, head) for each in existing if each.added_files_count or each.existing_files_count]
         layout = lay_out(live, own, head.properties, attempt)
         self._in_use = set()
         manifests = [self._merge(group, head, snapshot_id, sequence_number) for group in layout.bins]
@@ -46,6 +53,10 @@ class OperationManifests:
             sequence_number=sequence_number,
         )
         return path
+
+    def _complete(self, manifest: Manifest, head: TableMetadata) -> Manifest:
+        spec_id = manifest.partition_spec_id
+        return with_counts(self._storage, manifest, head.spec(spec_id), head.spec_schema(spec_id))
 
     def remove_unused(self) -> None:
         """After a success: merges that only losing attempts wanted, and own manifests that went into a merge."""

@@ -23,7 +23,9 @@ class Append:
     schema_id: int
     spec_id: int
     written_ids: Mapping[int, str]
-    """Field id → name at staging time, for every column the files hold."""
+    """Field id → name at staging time, for every column the files hold, nested ones included."""
+    nullable_ids: frozenset[int] = frozenset()
+    """Columns that were optional at staging time and in which the files may hold a null."""
     branch: str = MAIN
     snapshot_properties: Mapping[str, str] = field(default_factory=dict)
     name: str = "append"

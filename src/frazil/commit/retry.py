@@ -27,6 +27,10 @@ class Retry:
     fault_tries: int = 5
 
     def __post_init__(self) -> None:
+        whole = (self.tries, self.fault_tries)
+        waits = (self.base_ms, self.cap_ms, 1 if self.total_s is None else self.total_s)
+        if not all(type(each) is int for each in whole) or not all(_is_number(each) for each in waits):
+            raise InvalidInput(f"Retry takes numbers, and whole ones for tries and fault_tries, not {self!r}")
         if self.tries < 1 or self.fault_tries < 0:
             raise InvalidInput(f"Retry needs at least one try, not tries={self.tries}, fault_tries={self.fault_tries}")
         if self.base_ms < 0 or self.cap_ms < 0 or (self.total_s is not None and self.total_s <= 0):
@@ -50,6 +54,10 @@ class Retry:
     def wait_s(self, n: int, random: float) -> float:
         """The wait before repeat ``n`` (from 0), with ``random`` in [0, 1): min(base · 2^n, cap) · (0.5 + random)."""
         return min(self.base_ms * 2.0 ** min(n, 64), self.cap_ms) * (0.5 + random) / 1000
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value == value
 
 
 def from_properties(properties: Mapping[str, str]) -> Retry:

@@ -203,7 +203,7 @@ def _to_decimal(_: DataType, target: Target) -> Callable[[Any], Decimal]:
             rounded = exact.quantize(unit, rounding=ROUND_HALF_UP, context=_EXACT)
         except (InvalidOperation, ValueError) as error:
             raise CastError(f"{value!r} is not a number that fits {target.name}") from error
-        if abs(rounded) >= limit:
+        if rounded.copy_abs() >= limit:
             raise CastError(f"{value!r} does not fit {target.name}")
         return rounded
 

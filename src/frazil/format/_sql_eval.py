@@ -394,7 +394,7 @@ def _decimal_arithmetic(node: Call, frame: Frame) -> Value:
 
     def run(left: Any, right: Any) -> Decimal:
         result = apply(Decimal(left), Decimal(right)).quantize(unit, rounding=ROUND_HALF_UP, context=_EXACT)
-        if abs(result) >= limit:
+        if result.copy_abs() >= limit:
             raise InvalidInput("A number in the filter overflows in some row", advice="CAST it to a wider type first")
         return result
 

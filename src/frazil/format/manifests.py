@@ -49,6 +49,8 @@ from frazil.model import Content, DataFile, Entry, FieldSummary, Manifest, Statu
 Json = dict[str, Any]
 DATA_MANIFEST, DELETE_MANIFEST = 0, 1
 _CODEC = "deflate"
+# About what a line of a manifest list takes.
+_LINE_BYTES = 300
 _STATISTICS = ("value_counts", "null_value_counts", "nan_value_counts", "lower_bounds", "upper_bounds")
 
 
@@ -122,7 +124,7 @@ def write_manifest_list(
     out = io.BytesIO()
     fastavro.writer(out, _LIST_SCHEMA, map(_manifest_record, named), codec=_CODEC, metadata=header)
     storage.write(path, out.getvalue())
-    storage.parsed.put(path, named)
+    storage.parsed.put(path, named, _LINE_BYTES * len(named))
 
 
 def _describe(
@@ -152,6 +154,22 @@ def _describe(
         existing_rows_count=rows[Status.EXISTING],
         deleted_rows_count=rows[Status.DELETED],
         partitions=summarize_partitions([entry.file.partition for entry in entries], spec, schema),
+    )
+
+
+def with_counts(storage: Storage, manifest: Manifest, spec: PartitionSpec, schema: Schema) -> Manifest:
+    """The same manifest with the counts and ranges that a list of format v1 may leave out, and v2 must not."""
+    unknown = UNKNOWN_COUNT in (manifest.added_files_count, manifest.existing_files_count, manifest.deleted_files_count)
+    if not unknown and (manifest.partitions or not spec.fields):
+        return manifest
+    entries = read_manifest(storage, manifest, live_only=False, stats=frozenset())
+    found = _describe(manifest.manifest_path, manifest.manifest_length, entries, spec, schema, manifest.content)
+    return replace(
+        found,
+        sequence_number=manifest.sequence_number,
+        min_sequence_number=manifest.min_sequence_number,
+        added_snapshot_id=manifest.added_snapshot_id,
+        key_metadata=manifest.key_metadata,
     )
 
 
@@ -215,7 +233,7 @@ def read_manifest_list(storage: Storage, path: str) -> tuple[Manifest, ...]:
     cached: tuple[Manifest, ...] | None = storage.parsed.get(path)
     if cached is None:
         cached = tuple(_to_manifest(record) for record in _read_avro(storage, path, "manifest list", None))
-        storage.parsed.put(path, cached)
+        storage.parsed.put(path, cached, _LINE_BYTES * len(cached))
     return cached
 
 
@@ -256,6 +274,8 @@ def _read_bytes(storage: Storage, path: str, kind: str) -> bytes:
     try:
         return storage.read(path)
     except StorageError as error:
+        if not isinstance(error.__cause__, FileNotFoundError):
+            raise
         raise CorruptMetadata(f"The {kind} {path} cannot be read", evidence=error.problem) from error
 
 

@@ -60,6 +60,12 @@ class TableMetadata:
         return orjson.dumps(self.raw)
 
     @property
+    def size(self) -> int:
+        """About how many bytes of JSON this is, without printing it."""
+        logs = len(self.raw.get("snapshot-log") or ()) + len(self.raw.get("metadata-log") or ())
+        return 4_000 + 700 * len(self.raw.get("snapshots") or ()) + 120 * logs
+
+    @property
     def uuid(self) -> str:
         return str(self.raw.get("table-uuid", ""))
 
@@ -151,7 +157,16 @@ class TableMetadata:
     def name_mapping(self) -> NameMapping | None:
         """How to read files that carry no field ids (``schema.name-mapping.default``)."""
         text = self.properties.get("schema.name-mapping.default")
-        return parse_mapping_from_json(text) if text else None
+        if not text:
+            return None
+        try:
+            return parse_mapping_from_json(text)
+        except ValueError as error:
+            raise CorruptMetadata(
+                "The table property schema.name-mapping.default is not a name mapping",
+                evidence=str(error),
+                advice="Set it right with set_properties(), or remove it with remove_properties()",
+            ) from error
 
     # Snapshots and refs
 

@@ -51,24 +51,27 @@ class Backend(Protocol):
 class ParsedFiles:
     """What was parsed from immutable files lately, by path. Nothing here can be out of date: files never change."""
 
-    def __init__(self, size: int = 128) -> None:
-        self._size = size
-        self._values: OrderedDict[str, Any] = OrderedDict()
+    def __init__(self, budget: int = 32 << 20) -> None:
+        self._budget = budget
+        self._used = 0
+        self._values: OrderedDict[str, tuple[Any, int]] = OrderedDict()
         self._lock = threading.Lock()
         _fork.watch(self)
 
     def get(self, path: str) -> Any:
         with self._lock:
-            if path in self._values:
-                self._values.move_to_end(path)
-            return self._values.get(path)
-
-    def put(self, path: str, value: Any) -> None:
-        with self._lock:
-            self._values[path] = value
+            if path not in self._values:
+                return None
             self._values.move_to_end(path)
-            while len(self._values) > self._size:
-                self._values.popitem(last=False)
+            return self._values[path][0]
+
+    def put(self, path: str, value: Any, size: int) -> None:
+        """Keep ``value``, which came from a file of about ``size`` bytes, and let go of what was used longest ago."""
+        with self._lock:
+            self._used += size - self._values.pop(path, (None, 0))[1]
+            self._values[path] = (value, size)
+            while self._used > self._budget and len(self._values) > 1:
+                self._used -= self._values.popitem(last=False)[1][1]
 
     def before_fork(self) -> None:
         self._lock.acquire()
@@ -90,6 +93,16 @@ class Storage:
         self._grants: dict[str, RemoteBackend] = {}
         self._pid = os.getpid()
         self._lock = threading.Lock()
+        _fork.watch(self)
+
+    def before_fork(self) -> None:
+        self._lock.acquire()
+
+    def after_fork_in_parent(self) -> None:
+        self._lock.release()
+
+    def after_fork_in_child(self) -> None:
+        self._lock.release()
 
     def read(self, path: str) -> bytes:
         """The whole file."""
@@ -232,9 +245,6 @@ def canonical(location: str) -> str:
 
 
 class LocalBackend:
-    def __init__(self) -> None:
-        self._made: set[str] = set()
-
     def read(self, path: str) -> bytes:
         with open(local_path(path), "rb") as file:
             return file.read()

@@ -16,6 +16,7 @@ Json = dict[str, Any]
 Update = Mapping[str, Any]
 
 _PREVIOUS_VERSIONS_MAX = "write.metadata.previous-versions-max"
+_DEFAULT_PREVIOUS_VERSIONS = 100
 
 
 def next_time_ms(metadata: TableMetadata, now_ms: int) -> int:
@@ -40,7 +41,9 @@ def apply(
         change(raw, update, now_ms)
     raw["last-updated-ms"] = now_ms
     if previous_location is not None:
-        keep = int(metadata.properties.get(_PREVIOUS_VERSIONS_MAX, 100))
+        text = str(metadata.properties.get(_PREVIOUS_VERSIONS_MAX, ""))
+        # A bad value, set by whomever, must not stop the commit that sets it right.
+        keep = int(text) if text.isdigit() else _DEFAULT_PREVIOUS_VERSIONS
         entry = {"metadata-file": previous_location, "timestamp-ms": metadata.last_updated_ms}
         raw["metadata-log"] = [*(metadata.raw.get("metadata-log") or ()), entry][-max(keep, 1) :]
     _drop_passing_log_entries(raw, metadata)

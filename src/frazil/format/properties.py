@@ -1,0 +1,50 @@
+"""Table properties that this library reads, checked when they are set: a bad one found later would stop every write."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyiceberg.table.name_mapping import parse_mapping_from_json
+
+from frazil.errors import InvalidInput
+
+NAME_MAPPING = "schema.name-mapping.default"
+_AT_LEAST = {
+    "commit.retry.num-retries": 0,
+    "commit.retry.min-wait-ms": 0,
+    "commit.retry.max-wait-ms": 0,
+    "commit.retry.total-timeout-ms": 1,
+    "commit.manifest.min-count-to-merge": 1,
+    "commit.manifest.target-size-bytes": 1,
+    "write.metadata.previous-versions-max": 0,
+    "write.target-file-size-bytes": 1,
+}
+_PLACES = ("write.data.path", "write.metadata.path", "write.object-storage.path")
+
+
+def checked_properties(properties: object) -> dict[str, str]:
+    """The properties as given, or InvalidInput for the first one that cannot be."""
+    if not isinstance(properties, Mapping):
+        raise InvalidInput(f"Properties are a dict of texts, not {type(properties).__name__}")
+    for key, value in properties.items():
+        if not isinstance(key, str) or not isinstance(value, str):
+            raise InvalidInput(f"Properties are texts, and {key!r}: {value!r} is not", advice="Write numbers as '16'")
+        _check_one(key, value)
+    return dict(properties)
+
+
+def _check_one(key: str, value: str) -> None:
+    least = _AT_LEAST.get(key)
+    if least is not None and (not value.isdigit() or int(value) < least):
+        raise InvalidInput(f"The table property {key} must be a whole number from {least} on, not {value!r}")
+    if key in _PLACES and not value.startswith("/") and "://" not in value:
+        raise InvalidInput(f"The table property {key} must be an absolute location, not {value!r}")
+    if key == NAME_MAPPING:
+        check_name_mapping(value)
+
+
+def check_name_mapping(text: str) -> None:
+    try:
+        parse_mapping_from_json(text)
+    except ValueError as error:
+        raise InvalidInput(f"The table property {NAME_MAPPING} is not a name mapping", evidence=str(error)) from error
