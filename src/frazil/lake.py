@@ -114,6 +114,7 @@ class Lake:
         self._connection = connection
         self._opened = connection.open(runtime)
         self.runtime = runtime
+        self._peers: dict[int, Any] = {}
         if self._opened.created and self._opened.kind != "memory":
             _log.warning("Created a new lake at %s", self.uri)
 
@@ -247,8 +248,12 @@ class Lake:
     # Doors to other engines
 
     def pyiceberg(self) -> Any:
-        """The same catalog as a PyIceberg Catalog, for everything that is not here yet."""
-        return pyiceberg_catalog(self._opened, self._connection.uri, dict(self._connection.properties))
+        """The same catalog as a PyIceberg Catalog, for everything that is not here yet. It closes with the lake."""
+        pid = os.getpid()
+        if pid not in self._peers:
+            # One for each process: its connections must not cross a fork.
+            self._peers[pid] = pyiceberg_catalog(self._opened, self._connection.uri, dict(self._connection.properties))
+        return self._peers[pid]
 
     def spark_conf(self) -> dict[str, str]:
         """Settings with which Iceberg's own jar opens this catalog in a Spark session. They hold its password."""
@@ -264,6 +269,9 @@ class Lake:
 
     def close(self) -> None:
         """Let go of connections. A closed lake may not be used again."""
+        peer = self._peers.pop(os.getpid(), None)
+        if peer is not None and not hasattr(self.catalog, "pyiceberg"):
+            peer.close()
         self.catalog.close()
 
     def __enter__(self) -> Lake:

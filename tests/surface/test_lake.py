@@ -197,6 +197,19 @@ def test_pyiceberg_sees_what_frazil_made_and_the_other_way_round(lake: frazil.La
     assert made.refresh().scan().to_arrow().num_rows == 2
 
 
+def test_a_foreign_catalog_is_the_one_pyiceberg_opened(tmp_path: Path) -> None:
+    properties = {"type": "sql", "uri": f"sqlite:///{tmp_path}/theirs.db"}
+    lake = frazil.connect("pyiceberg:theirs", warehouse=f"file://{tmp_path}/wh", properties=properties)
+    lake.create_namespace("shop")
+    table = lake.create_table("shop.t", "id bigint")
+    table.append([{"id": 1}], commit_id="once")
+    assert table.append([{"id": 1}], commit_id="once").already_committed
+    assert lake.pyiceberg().load_table("shop.t").scan().to_arrow().to_pylist() == [{"id": 1}]
+    table.set_properties({"k": "v"}, commit_id="change")
+    assert [key for key in table.properties if key.startswith("frazil.")] == []
+    lake.close()
+
+
 def test_a_database_with_one_other_name_is_adopted_and_with_several_refused(tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path}/prod.db"
     prod = SqlCatalog("prod", uri=uri, warehouse=f"file://{tmp_path}/wh")

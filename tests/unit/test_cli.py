@@ -206,6 +206,30 @@ def test_create_makes_lake_namespace_and_table(run: Run, tmp_path: Path) -> None
     assert run("tables", "--uri", uri).out == "a.b.t\n"
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ["id bigin"],
+        ["id bigint", "--partition-by", "dya(id)"],
+        ["id bigint", "--sort-by", "ts desc"],
+        ["id bigint", "--keys", "key"],
+        ["id bigint", "--table-property", "owner"],
+    ],
+)
+def test_a_table_that_cannot_be_made_leaves_no_lake_behind(run: Run, tmp_path: Path, wrong: list[str]) -> None:
+    assert run("create", "shop.t", *wrong, "--uri", tmp_path / "fresh").code == 2
+    assert not (tmp_path / "fresh").exists()
+
+
+def test_a_namespace_is_made_in_a_lake_that_is_there(run: Run, lake: Path, tmp_path: Path) -> None:
+    assert run("create-namespace", "eu", "--uri", lake).code == 0
+    assert run("tables", "eu", "--uri", lake).code == 0
+    assert run("create-namespace", "eu", "--uri", lake).code == 2
+    assert run("create-namespace", "eu", "--exists-ok", "--uri", lake, "--output", "json").json == {"namespace": "eu"}
+    assert run("create-namespace", "eu", "--uri", tmp_path / "lkae").code == 2
+    assert not (tmp_path / "lkae").exists()
+
+
 def test_creating_a_table_twice_is_an_error_unless_told_otherwise(run: Run, lake: Path) -> None:
     again = run("create", "shop.events", "id bigint", "--uri", lake)
     assert again.code == 2
@@ -296,6 +320,55 @@ def test_csv_and_json_take_their_types_from_the_table(run: Run, tmp_path: Path) 
         assert {key: found[key] for key in expected} == expected
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("rows.jsonl", '{"at": "2026-11-01T12:00:00Z"}\n{"at": "2026-11-01T12:00:00"}\n', "Line 2"),
+        ("rows.jsonl", '{"nested": ["2026-11-01"]}\n', "no time zone"),
+        ("rows.csv", "at\n2026-11-01T12:00:00\n", "zone"),
+    ],
+)
+def test_a_time_without_a_zone_is_refused_alike_in_json_and_csv(
+    run: Run, tmp_path: Path, name: str, text: str, said: str
+) -> None:
+    run("create", "t.t", "at timestamp, nested array<timestamp>", "--uri", tmp_path / "lake")
+    (tmp_path / name).write_text(text)
+    answer = run("append", "t.t", tmp_path / name, "--uri", tmp_path / "lake")
+    assert answer.code == 2
+    assert said in answer.err
+
+
+def test_a_name_that_appears_twice_in_a_json_object_is_refused(run: Run, lake: Path, tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"id": 7, "name": "x", "id": 8}\n')
+    answer = run("append", "shop.events", tmp_path / "rows.jsonl", "--uri", lake)
+    assert answer.code == 2
+    assert "'id' appears twice" in answer.err
+
+
+def test_head_prints_times_beyond_pythons_calendar(run: Run, tmp_path: Path) -> None:
+    uri, kind = tmp_path / "lake", pa.timestamp("us", tz="UTC")
+    far = 300_000_000_000_000_000  # in the year 11476
+    columns = {
+        "at": pa.array([far, 0, None], kind),
+        "nested": pa.array([[far], None, []], pa.list_(kind)),
+        "parts": pa.array([{"x": far}, None, {"x": None}], pa.struct([("x", kind)])),
+        "named": pa.array([[("k", far)], None, []], pa.map_(pa.string(), kind)),
+    }
+    with frazil.connect(str(uri)) as opened:
+        opened.create_namespace("t")
+        opened.create_table("t.t", as_=pa.table(columns))
+    answer = run("head", "t.t", "--uri", uri, "--output", "json")
+    assert answer.code == 0, answer.err
+    first, second, third = answer.json
+    assert first["at"].startswith("11476-")
+    assert first["nested"] == [first["at"]]
+    assert first["parts"] == {"x": first["at"]}
+    assert first["named"] == [["k", first["at"]]]
+    assert second["at"] == "1970-01-01T00:00:00+00:00"
+    assert third == {"at": None, "nested": [], "parts": {"x": None}, "named": []}
+    assert "11476-" in run("head", "t.t", "--uri", uri).out
+
+
 def test_a_file_that_is_missing_empty_or_not_what_it_says_is_bad_input(run: Run, lake: Path, tmp_path: Path) -> None:
     (tmp_path / "text.parquet").write_text("this is no parquet")
     (tmp_path / "words.csv").write_text("id,name\nseven,x\n")
@@ -331,7 +404,77 @@ def test_output_into_a_pipe_is_not_cut(lake: Path) -> None:
     assert all(Path(path.removeprefix("file://")).is_file() for path in paths)
 
 
+def shell(lake: Path, command: str) -> subprocess.CompletedProcess[str]:
+    """A command line as a shell runs it; ``frazil`` in it is this one."""
+    script = f'frazil() {{ "{sys.executable}" -m frazil "$@"; }}; {command}'
+    environment = {**os.environ, "FRAZIL_URI": str(lake)}
+    return subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False, env=environment)
+
+
+@pytest.mark.parametrize("command", ["show shop.events", "show shop.events --output json", "--help"])
+def test_a_reader_that_leaves_early_is_no_error(lake: Path, command: str) -> None:
+    done = shell(lake, f"frazil {command} | true; exit ${{PIPESTATUS[0]}}")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("place", ["/dev/full", "&-"])
+def test_an_answer_that_cannot_be_written_is_a_sentence(lake: Path, place: str) -> None:
+    if place == "/dev/full" and not Path(place).exists():
+        pytest.skip("this system has no /dev/full")
+    done = shell(lake, f"frazil show shop.events >{place}")
+    assert done.returncode == 4
+    assert done.stderr.startswith("frazil: The answer cannot be written to stdout")
+    assert len(done.stderr.splitlines()) == 1
+
+
 # Errors
+
+
+def test_ctrl_c_while_the_command_is_still_loading_is_not_a_traceback() -> None:
+    interrupted = (
+        "import sys, frazil, frazil.cli\n"
+        "class Ctrl_C:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'frazil.cli._app': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Ctrl_C())\n"
+        "frazil.cli.main(['tables'])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", interrupted], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "frazil: Interrupted.\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["show", "shop.evnets"], '"frazil tables" lists'),
+        (["tables", "shpo"], '"frazil create-namespace shpo"'),
+        (["create", "shop.events", "id bigint"], "--exists-ok"),
+        (["tables", "--uri", "/nowhere/at/all"], '"frazil create TABLE DDL"'),
+        (["append", "shop.events", "rows.jsonl"], "--merge-schema"),
+        (["create", "shop.new", "id bigint", "--partition-by", "dya(id)"], '--partition-by "day(ts)"'),
+    ],
+)
+def test_advice_is_what_to_type_in_a_shell(
+    run: Run, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FRAZIL_URI", str(lake))
+    (tmp_path / "rows.jsonl").write_text('{"id": 9, "colour": "blue"}\n')
+    answer = run(*arguments)
+    assert said in answer.err
+    assert not re.search(r"lake\.|=True|\w=\[", answer.err)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (errors.CommitUnknown("x", advice="Send it again with commit_id='a-1': it is found"), "--commit-id 'a-1'"),
+        (errors.InvalidInput("x", advice="Choose one: name='prod'"), "--name 'prod'"),
+        (errors.PermissionDenied("x", advice="Check the token or the keys in properties="), "in --property"),
+    ],
+)
+def test_options_are_named_as_the_command_has_them(error: errors.FrazilError, said: str) -> None:
+    assert said in explain(error)
 
 
 def test_an_unexpected_exception_is_a_sentence_and_a_hint(
@@ -432,9 +575,30 @@ def test_unknown_verbs_and_options_are_usage_errors(run: Run) -> None:
     assert run("tables", "--output", "yaml").code == 2
 
 
+def test_the_version_is_printed_as_programs_do(run: Run) -> None:
+    assert run("--version").out == f"frazil {frazil.__version__}\n"
+
+
+def test_help_keeps_what_looks_like_markup(run: Run) -> None:
+    assert "frazil[plot]" in run("lab", "backoff", "--help").out
+
+
 def test_help_names_every_verb_and_the_exit_codes(run: Run) -> None:
     text = run("--help").out
-    for verb in ("tables", "show", "history", "files", "head", "append", "create", "doctor", "lab", "demo", "version"):
+    for verb in (
+        "tables",
+        "show",
+        "history",
+        "files",
+        "head",
+        "append",
+        "create",
+        "create-namespace",
+        "doctor",
+        "lab",
+        "demo",
+        "version",
+    ):
         assert re.search(rf"\b{verb}\b", text)
     assert "Exit codes" in text
 
@@ -507,6 +671,7 @@ def test_the_lab_prints_figures_and_draws_a_picture(run: Run, tmp_path: Path) ->
     text = run("lab", "backoff", "--writers", 3, "--commits", 30, "--no-plot").out
     assert "jitter" in text
     assert "8 or more" in text
+    assert "published 35% retried" in text
 
 
 def test_the_doctor_of_a_lake_that_is_not_there_creates_nothing(run: Run, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import os
 import re
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/**/*.md")])
 ADRS = sorted(ROOT.glob("docs/adr/[0-9]*.md"))
 STATUSES = {"Proposed", "Accepted", "Rejected", "Superseded"}
-RULES = (5, 6, 7, 9, 12, 13, 14, 15, 16, 29, 30, 31)
+RULES = (2, 3, 5, 6, 7, 9, 12, 13, 14, 15, 16, 29, 30, 31)
 _FENCE = re.compile(r"^```python(?P<mark>[^\n]*)\n(?P<code>.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -132,6 +133,35 @@ def test_the_generated_part_of_a_page_is_current(page: str, wanted: str) -> None
     if os.environ.get("FRAZIL_WRITE_DOCS"):
         path.write_text(whole)
     assert path.read_text() == whole, "run `make docs`"
+
+
+def benchmarks_table() -> str:
+    lines = ["| What | Figure | |", "|---|---|---|"]
+    for path in sorted(ROOT.glob("benchmarks/results/*.json")):
+        found = json.loads(path.read_text())
+        for what, value in found["figures"].items():
+            unit = "commits/s" if ": files," in what or ": rows," in what else "ms" if ": " in what else "s"
+            if isinstance(value, dict):
+                bound = "at most" if "cost at" in what else "at least"
+                verdict = "reached" if value["reached"] else "not reached"
+                lines.append(f"| {what} | **{value['ratio']:.1f} ×** | wanted {bound} {value['wanted']} ×: {verdict} |")
+            else:
+                lines.append(f"| {what} | {value:.1f} {unit} | |")
+    return "\n".join(lines)
+
+
+def test_the_generated_benchmarks_name_what_was_measured() -> None:
+    """The figures are those of the run that was kept; a run on another machine must not make the page wrong."""
+    path = ROOT / "docs" / "benchmarks.md"
+    before, mark, rest = path.read_text().partition("<!-- generated: make docs -->\n")
+    old, end, after = rest.partition("\n<!-- end -->")
+    assert mark
+    assert end
+    if os.environ.get("FRAZIL_WRITE_DOCS"):
+        path.write_text(f"{before}{mark}{benchmarks_table()}{end}{after}")
+        old = benchmarks_table()
+    names = [line.split(" | ")[0] for line in old.splitlines()]
+    assert names == [line.split(" | ")[0] for line in benchmarks_table().splitlines()]
 
 
 @pytest.mark.parametrize("rule", RULES)

@@ -16,7 +16,7 @@ import pytest
 
 from frazil.errors import InvalidInput, SchemaMismatch, Unsupported
 from frazil.format.schemas import arrow_schema, to_schema
-from frazil.stage.rows import conform, incoming_schema, opened, to_reader
+from frazil.stage.rows import conform, incoming_schema, opened, to_reader, without_untyped
 
 SIMPLE = to_schema("id bigint not null, name string, ts timestamp")
 UTC = dt.UTC
@@ -171,7 +171,81 @@ def test_one_column_given_twice_is_refused() -> None:
 
 
 def test_an_exact_name_wins_over_another_case() -> None:
-    assert "no such column" in refusal(pa.table({"id": [1], "ID": [2]}), "id bigint")
+    assert "'ID': 'id' is the same column" in refusal(pa.table({"id": [1], "ID": [2]}), "id bigint")
+
+
+def test_two_keys_for_one_column_are_refused_by_both_names() -> None:
+    assert "'ID' and 'id' name one column" in refusal([{"ID": 1, "id": 2}], "id bigint")
+    assert "name the field 'x'" in refusal([{"s": {"X": 1, "x": 2}}], "s struct<x:int>")
+
+
+@pytest.mark.parametrize("index", ["id", ["id"], ["ID", "n"], ["n", "id"]])
+def test_an_index_named_like_a_column_of_the_table_is_that_column(index: Any) -> None:
+    frame = pd.DataFrame({"id": [7, 8], "ID": [7, 8], "n": [1, 2], "name": ["a", "b"]})
+    frame = frame.drop(columns=["ID"] if "ID" not in index else ["id"]).set_index(index)
+    frame = frame.drop(columns=["n"], errors="ignore")
+    expected = [{"id": 7, "name": "a", "ts": None}, {"id": 8, "name": "b", "ts": None}]
+    assert taken(frame) == expected
+    assert {name.lower() for name in incoming_schema(frame, SIMPLE).names} == {"id", "name"}
+
+
+def test_an_index_named_like_a_column_of_the_frame_gives_way_to_it() -> None:
+    frame = pd.DataFrame({"id": [7]}, index=pd.Index([9], name="ID"))
+    assert taken(frame) == [{"id": 7, "name": None, "ts": None}]
+
+
+def test_columns_without_a_type_are_left_out_when_a_table_grows() -> None:
+    dicts = [{"id": 1, "new": None, "name": None}, {"id": 2, "new": None, "other": 3}]
+    assert without_untyped(dicts, SIMPLE) == [{"id": 1, "name": None}, {"id": 2, "other": 3}]
+    assert without_untyped({"id": [1], "new": [None]}, SIMPLE) == {"id": [1]}
+    arrow = pa.table({"id": [1, 2], "name": pa.nulls(2), "new": pa.nulls(2)})
+    kept: Any = without_untyped(arrow, SIMPLE)
+    assert kept.read_all().to_pylist() == [{"id": 1, "name": None}, {"id": 2, "name": None}]
+    assert taken(without_untyped(pd.DataFrame({"id": [1], "new": [None]}), SIMPLE)) == [
+        {"id": 1, "name": None, "ts": None}
+    ]
+
+
+def _broken_text(kind: Any) -> Any:
+    binary = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}[kind]
+    raw: Any = pa.array([b"fine", None, b"\xff\xfe", b"fine"], binary)
+    return pa.Array.from_buffers(kind, len(raw), raw.buffers())
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
+@pytest.mark.parametrize("wrap", [lambda a: a, lambda a: a.slice(1), lambda a: a.dictionary_encode()])
+def test_text_that_is_not_utf8_is_refused(kind: Any, wrap: Any) -> None:
+    array = wrap(_broken_text(kind))
+    assert f"row {len(array) - 2} of its batch is not valid UTF-8" in column_refusal("string", array)
+    assert "not valid UTF-8" in column_refusal("array<string>", pa.ListArray.from_arrays([0, len(array)], array))
+
+
+def test_text_that_is_not_utf8_under_a_null_is_not_judged() -> None:
+    raw: Any = _broken_text(pa.large_string())
+    assert column("string", raw.slice(0, 2)) == ["fine", None]
+
+
+@pytest.mark.parametrize("value", [1e300, -1e39, 10**39, 10**400, np.float64(1e39)])
+def test_numbers_beyond_a_float_are_refused_not_made_infinite(value: Any) -> None:
+    assert "beyond the range of float" in refusal([{"c": value}], "c float")
+    assert "beyond the range of float" in refusal([{"c": [value]}], "c array<float>")
+
+
+def test_infinity_and_rounded_digits_fit_a_float() -> None:
+    assert taken([{"c": float("inf")}, {"c": 0.5}, {"c": 3e38}], "c float")[:2] == [{"c": float("inf")}, {"c": 0.5}]
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "advice"),
+    [
+        ("date", "2026-01-01", "datetime.date.fromisoformat('2026-01-01')"),
+        ("timestamp", "2026-01-01", "datetime.datetime.fromisoformat('2026-01-01')"),
+        ("timestamp_ntz", "2026-01-01", "datetime.datetime.fromisoformat('2026-01-01')"),
+        ("time", "12:00", "datetime.time.fromisoformat('12:00')"),
+    ],
+)
+def test_text_for_a_time_is_refused_with_the_way_to_parse_it(kind: str, text: str, advice: str) -> None:
+    assert advice in refusal([{"c": text}], f"c {kind}")
 
 
 def test_nulls_in_required_columns_are_counted_at_every_level() -> None:
@@ -429,9 +503,20 @@ def test_python_values_of_another_type_are_refused_with_their_row(kind: str, val
 
 
 def test_unknown_keys_are_refused() -> None:
-    message = refusal([{"id": 1}, {"idd": 2, 3: 4}], "id bigint")
+    message = refusal([{"id": 1}, {"idd": 2}], "id bigint")
     assert "'idd': the table has no such column (Did you mean 'id'?" in message
-    assert "'3': the table has no such column" in message
+
+
+@pytest.mark.parametrize("rows", [[{"id": 1}, {3: 4}], {3: [4]}])
+def test_keys_that_are_not_text_are_refused(rows: Any) -> None:
+    for take in (lambda: taken(rows), lambda: incoming_schema(rows, SIMPLE)):
+        with pytest.raises(InvalidInput, match="3 is of the type int, not text"):
+            take()
+
+
+def test_a_new_column_of_huge_numbers_has_no_type() -> None:
+    with pytest.raises(SchemaMismatch, match="'big' has whole numbers of more than 64 bits"):
+        incoming_schema([{"big": 2**64}], SIMPLE)
 
 
 def test_columns_of_different_lengths_are_refused() -> None:

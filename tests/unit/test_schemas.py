@@ -31,9 +31,9 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from frazil.errors import InvalidInput, SchemaMismatch
+from frazil.errors import InvalidInput, SchemaMismatch, Unsupported
 from frazil.format.partitions import parse_partitioning, parse_sort
-from frazil.format.schemas import evolve, to_schema
+from frazil.format.schemas import MAX_DEPTH, evolve, to_schema
 
 DDL_TYPES: list[tuple[str, IcebergType]] = [
     ("boolean", BooleanType()),
@@ -229,6 +229,59 @@ def test_a_pyiceberg_schema_gets_fresh_ids_and_keeps_its_keys() -> None:
 def test_types_of_later_format_versions_are_refused() -> None:
     with pytest.raises(InvalidInput, match="timestamp_ns"):
         to_schema(Schema(NestedField(1, "a", ListType(2, TimestampNanoType(), True))))
+
+
+def _deep(levels: int) -> str:
+    return "a " + "struct<a:" * (levels - 1) + "int" + ">" * (levels - 1)
+
+
+@pytest.mark.parametrize("levels", [MAX_DEPTH + 1, 500])
+def test_schemas_nested_without_end_are_refused(levels: int) -> None:
+    kind: pa.DataType = pa.int32()
+    for _ in range(levels - 1):
+        kind = pa.struct([("a", kind)])
+    for given in (_deep(levels), pa.schema([("a", kind)])):
+        with pytest.raises(InvalidInput, match="levels deep"):
+            to_schema(given)
+    with pytest.raises(SchemaMismatch, match="levels deep"):
+        evolve(to_schema("id int"), 1, pa.schema([("a", kind)]))
+    assert to_schema(_deep(MAX_DEPTH)).highest_field_id == MAX_DEPTH
+
+
+@pytest.mark.parametrize("default", ["initial_default", "write_default"])
+def test_columns_with_defaults_are_refused(default: str) -> None:
+    inner = NestedField(2, "x", IntegerType(), required=False, **{default: 7})  # type: ignore[arg-type]
+    for fields in ([inner], [NestedField(1, "s", StructType(inner), required=False)]):
+        with pytest.raises(Unsupported, match="x' has a default"):
+            to_schema(Schema(*fields))
+
+
+@pytest.mark.parametrize("kind", [pa.struct([]), pa.struct([("y", pa.struct([]))]), pa.list_(pa.struct([]))])
+def test_a_struct_without_fields_does_not_grow_a_schema(kind: pa.DataType) -> None:
+    with pytest.raises(SchemaMismatch, match="struct without fields"):
+        evolve(to_schema("id int"), 1, pa.schema([("x", kind)]))
+    with pytest.raises(SchemaMismatch, match="struct without fields"):
+        evolve(to_schema("s struct<a:int>"), 2, pa.schema([("s", pa.struct([("x", kind)]))]))
+
+
+@pytest.mark.parametrize(
+    "text", ["a fixed", "a FIXED not null", "a array<fixed>, b int", "s struct<f: fixed>", "a `fixed` comment 'x'"]
+)
+def test_fixed_without_a_length_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput, match=r"fixed has no length.*fixed\(16\)"):
+        to_schema(text)
+
+
+def test_a_column_may_be_named_fixed() -> None:
+    found = to_schema("fixed int, s struct<fixed: fixed(2)>, t string comment 'fixed'")
+    assert [each.name for each in found.fields] == ["fixed", "s", "t"]
+    assert found.find_type("s.fixed") == FixedType(2)
+
+
+def test_a_name_with_a_dot_needs_back_ticks() -> None:
+    with pytest.raises(InvalidInput, match=r"a\.b has a dot.*`a\.b`"):
+        to_schema("a.b int")
+    assert to_schema("`a.b` int").fields[0].name == "a.b"
 
 
 def test_keys_imply_not_null_and_identifier_fields() -> None:

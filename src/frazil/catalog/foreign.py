@@ -123,6 +123,10 @@ class ForeignCatalog:
         self._loaded: OrderedDict[Ident, Table] = OrderedDict()
         _fork.watch(self)
 
+    def pyiceberg(self) -> PyIcebergCatalog:
+        """The catalog behind this one."""
+        return self._current()
+
     # Tables: load and commit
 
     def load(self, ident: Ident) -> Head:

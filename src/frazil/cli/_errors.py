@@ -38,6 +38,37 @@ _ASSIGNED = re.compile(
     r"('[^']*'|\"[^\"]*\"|[^\s&,;'\"]+)"
 )
 
+# The library's advice names arguments and methods; here the same thing is an option or a verb.
+_CLI_WORDS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
+    (re.compile(pattern), words)
+    for pattern, words in (
+        (r"lake\.tables\('([^']*)'\)", r'"frazil tables \1"'),
+        (r"lake\.tables\(\)", '"frazil tables"'),
+        (r"lake\.create_namespace\('([^']*)'\)", r'"frazil create-namespace \1"'),
+        (r"open it with lake\.table\(\)", "pass --exists-ok"),
+        (r"connect with create=True(?: and without read_only)? to make one", 'make one with "frazil create TABLE DDL"'),
+        (r"Connect with create=True and without read_only to make one", 'Make one with "frazil create TABLE DDL"'),
+        (r"call with merge_schema=True", "pass --merge-schema"),
+        (r"\bcommit_id=('[^']*')", r"--commit-id \1"),
+        (r"retry=frazil\.Retry\(\w+=…\) or the table property", "the table property"),
+        (
+            r"Connect with warehouse=('[^']*') or a folder, or give location=",
+            r"Pass --warehouse \1 or a folder, or --location",
+        ),
+        (r"Choose one: name=('[^']*')", r"Choose one: --name \1"),
+        (r"\bin properties=", "in --property"),
+        (r"partition_by=\['([^']*)', '([^']*)'\]", r'--partition-by "\1" --partition-by "\2"'),
+        (r"sort_by=\['([^']*)', '([^']*)'\]", r'--sort-by "\1" --sort-by "\2"'),
+    )
+)
+
+
+def in_cli_words(text: str) -> str:
+    """The library's sentences with what to type in a shell instead of in Python."""
+    for pattern, words in _CLI_WORDS:
+        text = pattern.sub(words, text)
+    return text
+
 
 def exit_code(error: BaseException) -> int:
     """The documented code of an error."""
@@ -63,7 +94,7 @@ def debugging() -> bool:
 def explain(error: BaseException) -> str:
     """What to print for an error: its own sentences, or one sentence and a hint for what nobody foresaw."""
     if isinstance(error, errors.FrazilError):
-        return masked(str(error))
+        return masked(in_cli_words(str(error)))
     if isinstance(error, KeyboardInterrupt):
         return "Interrupted."
     first = (str(error).strip().splitlines() or ["no message"])[0]
@@ -75,6 +106,8 @@ def explain(error: BaseException) -> str:
 
 def report(error: BaseException) -> int:
     """Print the error on stderr and return the exit code."""
+    if sys.stderr is None:
+        return exit_code(error)
     if debugging():
         sys.stderr.write(masked("".join(traceback.format_exception(error))))
     sys.stderr.write(f"frazil: {explain(error)}\n")

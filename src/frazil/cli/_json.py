@@ -30,11 +30,31 @@ from pyiceberg.types import (
 from frazil.errors import InvalidInput
 from frazil.format.schemas import match_name
 
+
+class _Refused(Exception):
+    """Why a line cannot be taken, and what to write instead."""
+
+    def __init__(self, why: str, advice: str) -> None:
+        super().__init__(why)
+        self.advice = advice
+
+
+def _zoned(text: str) -> dt.datetime:
+    """As in CSV, the zone must be there: a guess would shift every row by the hours that somebody's clock is off."""
+    found = dt.datetime.fromisoformat(text)
+    if found.tzinfo is None:
+        raise _Refused(
+            f"the timestamp {text!r} has no time zone and the column's have",
+            "Write it with one: 2026-11-01T12:00:00Z or 2026-11-01T12:00:00+01:00",
+        )
+    return found
+
+
 _FROM_TEXT: dict[type[IcebergType], Callable[[str], Any]] = {
     DateType: dt.date.fromisoformat,
     TimeType: dt.time.fromisoformat,
     TimestampType: dt.datetime.fromisoformat,
-    TimestamptzType: dt.datetime.fromisoformat,
+    TimestamptzType: _zoned,
     DecimalType: decimal.Decimal,
     BinaryType: bytes.fromhex,
     FixedType: bytes.fromhex,
@@ -50,7 +70,10 @@ def read_lines(path: Path, schema: Schema) -> list[dict[str, Any]]:
             raise InvalidInput(
                 f"Line {number} of {path} is not a JSON object", advice='Write one row per line: {"id": 1, "name": "a"}'
             )
-        rows.append({name: _column(names, name, value) for name, value in row.items()})
+        try:
+            rows.append({name: _column(names, name, value) for name, value in row.items()})
+        except _Refused as refused:
+            raise InvalidInput(f"Line {number} of {path}: {refused}", advice=refused.advice) from refused
     return rows
 
 
@@ -63,11 +86,22 @@ def _objects(path: Path) -> Iterator[tuple[int, Any]]:
             continue
         try:
             # Decimals, so that 0.1 keeps its digits on the way into a decimal column.
-            yield number, json.loads(line, parse_float=decimal.Decimal)
+            yield number, json.loads(line, parse_float=decimal.Decimal, object_pairs_hook=_without_repeats)
+        except _Refused as refused:
+            raise InvalidInput(f"Line {number} of {path}: {refused}", advice=refused.advice) from refused
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
             raise InvalidInput(
                 f"Line {number} of {path} is not JSON", evidence=str(error), advice="Write one object per line"
             ) from error
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        seen: set[str] = set()
+        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        raise _Refused(f"the name {twice!r} appears twice in one object", "Name each column once")
+    return found
 
 
 def _column(names: dict[str, IcebergType], name: str, value: Any) -> Any:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import orjson
+import pyarrow as pa
 from rich import box
 from rich.console import Console
 from rich.table import Table as Grid
@@ -97,8 +98,36 @@ def printable(text: str) -> str:
 
 
 def iso_time(milliseconds: int) -> str:
-    """A time of Iceberg's as ISO 8601 in UTC."""
-    return dt.datetime.fromtimestamp(milliseconds / 1000, tz=dt.UTC).isoformat(timespec="milliseconds")
+    """A time of Iceberg's as ISO 8601 in UTC; beyond Python's calendar, the milliseconds."""
+    try:
+        return dt.datetime.fromtimestamp(milliseconds / 1000, tz=dt.UTC).isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError, OSError):
+        return f"{milliseconds} ms"
+
+
+def python_rows(rows: pa.Table) -> list[dict[str, Any]]:
+    """The rows as Python values; times beyond Python's calendar (years 1 to 9999) as text."""
+    try:
+        return rows.to_pylist()
+    except (ValueError, OverflowError):
+        columns = [[_python_value(each) for each in column] for column in rows.columns]
+        return [dict(zip(rows.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def _python_value(scalar: Any) -> Any:
+    kind = scalar.type
+    if not scalar.is_valid:
+        return None
+    if pa.types.is_struct(kind):
+        return {name: _python_value(scalar[name]) for name in scalar}
+    if pa.types.is_map(kind):
+        return [(_python_value(pair["key"]), _python_value(pair["value"])) for pair in scalar.values]
+    if pa.types.is_nested(kind):
+        return [_python_value(each) for each in scalar.values]
+    try:
+        return scalar.as_py()
+    except (ValueError, OverflowError):
+        return scalar.cast(pa.string()).as_py()
 
 
 def human_bytes(count: float) -> str:

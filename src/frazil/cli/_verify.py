@@ -139,3 +139,6 @@ def _print_lab(report: LabReport) -> None:
         for row in report.rows
     )
     out.print_grid(columns, rows, right=frozenset(columns) - {"waiting"})
+    out.print_heading("Beside the published figures (docs/lab-backoff.md says how to read them)")
+    for line in report.comparison():
+        out.print_text(line)

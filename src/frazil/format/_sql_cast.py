@@ -116,15 +116,23 @@ def parse_time(text: str) -> int:
     return ((value.hour * 60 + value.minute) * 60 + value.second) * 1_000_000 + value.microsecond
 
 
+_DAYS_PER_400_YEARS = 146_097
+
+
 def format_date(days: int) -> str:
-    return dt.date.fromordinal(days + _EPOCH_DAY).isoformat()
+    # The calendar repeats every 400 years, and Python's own ends with the year 9999.
+    cycles, day = divmod(days + _EPOCH_DAY - 1, _DAYS_PER_400_YEARS)
+    inside = dt.date.fromordinal(day + 1)
+    year = inside.year + 400 * cycles
+    sign = "-" if year < 0 else "+" if year > 9999 else ""
+    return f"{sign}{abs(year):04d}-{inside.month:02d}-{inside.day:02d}"
 
 
 def format_timestamp(micros: int) -> str:
-    moment = _EPOCH + dt.timedelta(microseconds=micros)
-    text = moment.strftime("%H:%M:%S")
+    days, rest = divmod(micros, MICROS_PER_DAY)
+    moment = _EPOCH + dt.timedelta(microseconds=rest)
     fraction = f".{moment.microsecond:06d}".rstrip("0") if moment.microsecond else ""
-    return f"{moment.date().isoformat()} {text}{fraction}"
+    return f"{format_date(days)} {moment:%H:%M:%S}{fraction}"
 
 
 def cast_value(value: Any, source: DataType, target: Target) -> Any:

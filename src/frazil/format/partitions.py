@@ -254,12 +254,22 @@ def _faithful(transform: AnyTransform, array: Any, result: Any) -> Any:
         wrong = wrong or _any(pc.less_equal(pc.add(exact, _MICROS_PER_HOUR), array.cast(pa.int64())))
     elif isinstance(transform, TruncateTransform) and pa.types.is_integer(array.type):
         wrong = wrong or _any(pc.greater(result, array))
+    elif isinstance(transform, TruncateTransform) and pa.types.is_decimal(array.type):
+        wrong = wrong or not _fits_precision(result)
     if wrong:
         raise SchemaMismatch(
             f"Some values are so extreme that {transform} of them has no room in a partition",
             advice="Leave out those rows, or partition the table by something else",
         )
     return result
+
+
+def _fits_precision(decimals: Any) -> bool:
+    try:
+        decimals.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 def _any(mask: Any) -> bool:

@@ -42,7 +42,7 @@ from pyiceberg.types import (
 )
 from sqlglot import exp
 
-from frazil.errors import InvalidInput, SchemaMismatch
+from frazil.errors import InvalidInput, SchemaMismatch, Unsupported
 
 MAX_DECIMAL_PRECISION = 38
 V2_TYPES = (
@@ -67,6 +67,10 @@ _TYPE_NAMES = (
     "(with zone), timestamp_ntz (without), uuid, fixed(n), array<…>, map<…,…>, struct<name:type,…>"
 )
 _DOC_KEY = b"doc"
+MAX_DEPTH = 50
+"""Readers of metadata, ours and others', walk types by recursion."""
+_TOO_DEEP = f"The schema is nested more than {MAX_DEPTH} levels deep"
+_FLATTEN = "Make the inner structs columns of their own, or keep them as JSON in a string column"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,17 +88,25 @@ class Same:
 
 def to_schema(schema: object, *, keys: Sequence[str] = ()) -> Schema:
     """An Iceberg schema with fresh ids. ``keys`` become identifier fields, so not null. Raises InvalidInput."""
-    fields = _fields_of(schema)
-    if not fields:
-        raise InvalidInput("The schema has no columns", advice=_DDL_EXAMPLE)
-    _check_names(fields, "")
-    _check_types(fields, "")
+    try:
+        fields = _checked_fields(schema)
+    except RecursionError as error:
+        raise InvalidInput(_TOO_DEEP, advice=_FLATTEN) from error
     identifiers = schema.identifier_field_ids if isinstance(schema, Schema) else []
     try:
         fresh = assign_fresh_schema_ids(Schema(*fields, identifier_field_ids=identifiers))
     except ValueError as error:
         raise InvalidInput(f"The schema is not valid: {error}") from error
     return _with_keys(fresh, keys) if keys else fresh
+
+
+def _checked_fields(schema: object) -> tuple[NestedField, ...]:
+    fields = _fields_of(schema)
+    if not fields:
+        raise InvalidInput("The schema has no columns", advice=_DDL_EXAMPLE)
+    _check_names(fields, "")
+    _check_types(fields, "")
+    return fields
 
 
 def arrow_schema(schema: Schema) -> pa.Schema:
@@ -174,22 +186,28 @@ def _structs(kind: IcebergType, path: str) -> Iterator[tuple[StructType, str]]:
             yield from _structs(kind.value_type, _join(path, "value"))
 
 
-def _check_types(fields: Iterable[NestedField], path: str) -> None:
+def _check_types(fields: Iterable[NestedField], path: str, depth: int = 0) -> None:
     for field in fields:
-        _check_type(field.field_type, _join(path, field.name))
+        name = _join(path, field.name)
+        if field.initial_default is not None or field.write_default is not None:
+            raise Unsupported(
+                f"The column {name!r} has a default, and tables of format version 2 have none",
+                advice="Leave the default out, and put the value into the rows",
+            )
+        _check_type(field.field_type, name, depth + 1)
 
 
-def _check_type(kind: IcebergType, path: str) -> None:
+def _check_type(kind: IcebergType, path: str, depth: int) -> None:
+    if depth > MAX_DEPTH:
+        raise InvalidInput(_TOO_DEEP, advice=_FLATTEN)
     match kind:
         case StructType():
-            if not kind.fields:
-                raise InvalidInput(f"The column {path!r} is a struct without fields")
-            _check_types(kind.fields, path)
+            _check_types(_struct_type(kind.fields, path).fields, path, depth)
         case ListType():
-            _check_type(kind.element_type, _join(path, "element"))
+            _check_type(kind.element_type, _join(path, "element"), depth + 1)
         case MapType():
-            _check_type(kind.key_type, _join(path, "key"))
-            _check_type(kind.value_type, _join(path, "value"))
+            _check_type(kind.key_type, _join(path, "key"), depth + 1)
+            _check_type(kind.value_type, _join(path, "value"), depth + 1)
         case DecimalType():
             _decimal(kind.precision, kind.scale, path)
         case _ if not isinstance(kind, V2_TYPES):
@@ -234,6 +252,13 @@ def _decimal(precision: int, scale: int, path: str) -> DecimalType:
     return DecimalType(precision, scale)
 
 
+def _struct_type(fields: tuple[NestedField, ...], path: str) -> StructType:
+    # Parquet has no groups without columns.
+    if not fields:
+        raise InvalidInput(f"The column {path!r} is a struct without fields")
+    return StructType(*fields)
+
+
 def _fixed(length: int, path: str) -> FixedType:
     if length < 1:
         raise InvalidInput(f"The column {path!r} has the type fixed({length})", advice="Give it a length of at least 1")
@@ -263,7 +288,7 @@ def from_arrow(kind: Any, ids: Iterator[int], path: str) -> IcebergType:
     if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
         return from_arrow(kind.value_type, ids, path)
     if pa.types.is_struct(kind):
-        return StructType(*_arrow_fields(kind, ids, path))
+        return _struct_type(_arrow_fields(kind, ids, path), path)
     if pa.types.is_map(kind):
         key = from_arrow(kind.key_type, ids, _join(path, "key"))
         value = from_arrow(kind.item_type, ids, _join(path, "value"))
@@ -371,7 +396,7 @@ def _spark_type(kind: Any, ids: Iterator[int], path: str) -> IcebergType:
     if isinstance(kind, Mapping):
         match kind.get("type"):
             case "struct":
-                return StructType(*_spark_fields(kind, ids, path))
+                return _struct_type(_spark_fields(kind, ids, path), path)
             case "array":
                 element = _spark_type(kind["elementType"], ids, _join(path, "element"))
                 return ListType(next(ids), element, element_required=not kind.get("containsNull", True))
@@ -400,6 +425,16 @@ _FIXED = re.compile(
     r"(?P<quoted>`(?:[^`]|``)*`|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")|\bfixed\s*[\[(]\s*(?P<length>\d+)\s*[\])]",
     re.IGNORECASE,
 )
+_AFTER_TYPE = frozenset(
+    {
+        sqlglot.TokenType.COMMA,
+        sqlglot.TokenType.GT,
+        sqlglot.TokenType.R_PAREN,
+        sqlglot.TokenType.NOT,
+        sqlglot.TokenType.NULL,
+        sqlglot.TokenType.COMMENT,
+    }
+)
 _DDL_PRIMITIVES: dict[Any, Callable[[], PrimitiveType]] = {
     exp.DataType.Type.BOOLEAN: BooleanType,
     exp.DataType.Type.TINYINT: IntegerType,
@@ -423,6 +458,7 @@ _DDL_PRIMITIVES: dict[Any, Callable[[], PrimitiveType]] = {
 def _ddl_fields(text: str, ids: Iterator[int]) -> tuple[NestedField, ...]:
     normal = _FIXED.sub(lambda m: m["quoted"] or f"binary({m['length']})", text)
     try:
+        _check_fixed(normal)
         # The line break ends a trailing comment, which would otherwise swallow the bracket.
         tree = sqlglot.parse_one(f"CREATE TABLE t ({normal}\n)", dialect="spark")
     except sqlglot.ParseError as error:
@@ -439,6 +475,15 @@ def _ddl_fields(text: str, ids: Iterator[int]) -> tuple[NestedField, ...]:
     return _ddl_columns(table.expressions, ids, "", text)
 
 
+def _check_fixed(normal: str) -> None:
+    """A type ``fixed`` without a length, which sqlglot would read as a decimal. A column may have that name."""
+    tokens = sqlglot.tokenize(normal, dialect="spark")
+    for token, following in itertools.zip_longest(tokens, tokens[1:]):
+        is_last = following is None or following.token_type in _AFTER_TYPE
+        if token.text.lower() == "fixed" and token.token_type != sqlglot.TokenType.STRING and is_last:
+            raise InvalidInput("The type fixed has no length", advice="Write how many bytes: fixed(16)")
+
+
 def _ddl_columns(
     columns: Iterable[exp.Expression], ids: Iterator[int], path: str, text: str
 ) -> tuple[NestedField, ...]:
@@ -451,6 +496,12 @@ def _ddl_column(column: exp.Expression, ids: Iterator[int], path: str, text: str
         raise InvalidInput(f"The schema {text!r} has a constraint", advice="Name key columns with keys=['id']")
     if not isinstance(column, exp.ColumnDef) or not isinstance(kind, exp.DataType):
         raise InvalidInput(f"{column.sql(dialect='spark')!r} in the schema {text!r} has no type", advice=_DDL_EXAMPLE)
+    if isinstance(column.this, exp.Dot):
+        dotted = column.this.sql(dialect="spark").replace("`", "")
+        raise InvalidInput(
+            f"The column name {dotted} has a dot",
+            advice=f"Write `{dotted}` with back-ticks, or, for a field in a struct, name struct<field:type>",
+        )
     name = _join(path, column.name)
     required, doc = False, None
     for constraint in column.args.get("constraints") or ():
@@ -540,8 +591,12 @@ class _Merge:
         try:
             made = _arrow_field(field, itertools.count(1), path)
             _check_names([made], path)
+            _check_types([made], path, depth=path.count("."))
         except InvalidInput as error:
             self.problems.append(error.problem)
+            return None
+        except RecursionError:
+            self.problems.append(_TOO_DEEP)
             return None
         field_id = self.new_id()
         # Declared to return a Schema; given a type, it returns one.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,7 +52,7 @@ class Scan:
         snapshot: Snapshot | None,
         schema: Schema,
         filter: Filter,  # noqa: A002 - the word everybody uses
-        columns: tuple[str, ...] | None,
+        columns: Iterable[str] | None,
         limit: int | None,
         case_sensitive: bool,
         table: str,
@@ -186,8 +186,7 @@ class Scan:
     def _snapshot_text(self) -> str:
         if self.snapshot is None:
             return "none: the table is empty"
-        moment = dt.datetime.fromtimestamp(self.snapshot.timestamp_ms / 1000, tz=dt.UTC)
-        return f"{self.snapshot.snapshot_id} ({self.snapshot.operation}, {moment.isoformat(timespec='milliseconds')})"
+        return f"{self.snapshot.snapshot_id} ({self.snapshot.operation}, {_iso(self.snapshot.timestamp_ms)})"
 
     def _reading(self, schema: Schema | None = None) -> Reading:
         return Reading.of(self._storage, self._metadata, self._wanted if schema is None else schema)
@@ -210,15 +209,21 @@ def _partition_readers(spec: PartitionSpec, metadata: TableMetadata) -> list[tup
     return found
 
 
-def _moment(tzinfo: dt.tzinfo | None) -> Callable[[Any], Any]:
-    start = dt.datetime(1970, 1, 1, tzinfo=tzinfo)
-    return lambda value: None if value is None else start + dt.timedelta(microseconds=value)
+def _since(start: Any, unit: str) -> Callable[[Any], Any]:
+    def read(value: Any) -> Any:
+        try:
+            return None if value is None else start + dt.timedelta(**{unit: value})
+        except OverflowError:
+            # Beyond Python's calendar: the number itself.
+            return value
+
+    return read
 
 
 _SHOWN_AS: dict[type, Callable[[Any], Any]] = {
-    DateType: lambda value: None if value is None else dt.date(1970, 1, 1) + dt.timedelta(days=value),
-    TimestampType: _moment(None),
-    TimestamptzType: _moment(dt.UTC),
+    DateType: _since(dt.date(1970, 1, 1), "days"),
+    TimestampType: _since(dt.datetime(1970, 1, 1, tzinfo=None), "microseconds"),  # noqa: DTZ001 - the type has no zone
+    TimestamptzType: _since(dt.datetime(1970, 1, 1, tzinfo=dt.UTC), "microseconds"),
 }
 
 
@@ -257,14 +262,16 @@ def _require(library: str) -> Any:
 # Columns
 
 
-def select_columns(schema: Schema, columns: tuple[str, ...], case_sensitive: bool) -> Schema:
+def select_columns(schema: Schema, columns: Iterable[str], case_sensitive: bool) -> Schema:
     """The schema of the named columns, in that order. ``a.b`` is the struct ``a`` with only ``b`` in it."""
-    if isinstance(columns, str):
-        raise InvalidInput(f"columns={columns!r} is one text", advice=f"Pass a list: columns=[{columns!r}]")
-    if not columns:
+    if isinstance(columns, str | bytes) or not isinstance(columns, Iterable):
+        listed = f"columns=[{columns!r}]" if isinstance(columns, str) else "columns=['id', 'ts']"
+        raise InvalidInput(f"columns must be a list of names, not {columns!r}", advice=f"Write {listed}")
+    names = list(columns)
+    if not names:
         raise InvalidInput("columns is empty", advice="Name at least one column, leave it out for all, or use count()")
     chosen: dict[int, list[tuple[NestedField, ...]]] = {}
-    for name in columns:
+    for name in names:
         path = _find_path(schema, name, case_sensitive)
         others = chosen.setdefault(path[0].field_id, [])
         if any(path[: len(other)] == other[: len(path)] for other in others):

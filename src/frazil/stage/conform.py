@@ -88,7 +88,7 @@ def conform_to(batch: pa.RecordBatch, schema: Schema, target: pa.Schema) -> pa.R
         for position, (each, source) in enumerate(zip(schema.fields, layout.sources, strict=True))
     ]
     problems.raise_any()
-    return pa.RecordBatch.from_arrays(columns, schema=target)
+    return pa.RecordBatch.from_arrays([_without_hidden_nulls(each) for each in columns], schema=target)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,9 @@ def _match(fields: tuple[NestedField, ...], names: list[str], path: str) -> _Lay
     feeds: dict[str, int] = {}
     for position, name in enumerate(names):
         found = _find(name, wanted, names)
-        if found is None:
+        if found is None and (twin := _find(name, wanted, [])) is not None:
+            problems.add(_join(path, name), Misfit(f"{twin!r} is the same column", "Keep one of them"))
+        elif found is None:
             advice = f"{suggestion(name, wanted)} Leave it out, or call with merge_schema=True to add it"
             problems.add(_join(path, name), Misfit("the table has no such column", advice))
         elif found in feeds:
@@ -171,11 +173,22 @@ def _convert(array: Any, kind: IcebergType, target: Any, name: str, problems: Pr
             return _list(array, kind, target, name, problems)
         case MapType() if pa.types.is_map(given) or _is_pairs(given):
             return _map(array, kind, target, name, problems)
-        case PrimitiveType() if given == target:
-            return array
         case PrimitiveType():
             return _primitive(array, kind, target)
     raise Misfit("these types have nothing in common")
+
+
+def _check_utf8(array: Any) -> None:
+    """Arrow takes the bytes of a text column on trust, and readers in other languages fail on them."""
+
+    def check(part: Any) -> None:
+        part.validate(full=True)
+
+    try:
+        check(array)
+    except pa.ArrowInvalid as error:
+        row = _first_misfit(array, check)
+        raise Misfit(f"the text in row {row} of its batch is not valid UTF-8", "Decode the bytes first") from error
 
 
 def _decoded(array: Any) -> Any:
@@ -244,6 +257,53 @@ def _map(array: Any, kind: MapType, target: Any, name: str, problems: Problems) 
     return pa.MapArray.from_arrays(offsets.cast(pa.int32()), keys, values, type=target, mask=mask)
 
 
+@lru_cache(maxsize=1024)
+def _may_hide_nulls(kind: Any) -> bool:
+    if pa.types.is_map(kind):
+        return _may_hide_nulls(kind.key_type) or _may_hide_nulls(kind.item_type)
+    if pa.types.is_large_list(kind):
+        return _may_hide_nulls(kind.value_type)
+    return pa.types.is_struct(kind) and any(not each.nullable or _may_hide_nulls(each.type) for each in kind)
+
+
+def _without_hidden_nulls(array: Any) -> Any:
+    """The array with some value, and no null, in the required fields of null structs.
+
+    Arrow's Parquet writer refuses every null in a required field, also where the struct around it is null.
+    """
+    kind = array.type
+    if not _may_hide_nulls(kind):
+        return array
+    mask = array.is_null() if array.null_count else None
+    if pa.types.is_struct(kind):
+        children = [_without_hidden_nulls(array.field(position)) for position in range(kind.num_fields)]
+        pairs = zip(children, kind, strict=True)
+        filled = [child if each.nullable else _all_valid(child) for child, each in pairs]
+        return pa.StructArray.from_arrays(filled, fields=list(kind), mask=mask)
+    if pa.types.is_map(kind):
+        keys, items = _without_hidden_nulls(array.keys), _without_hidden_nulls(array.items)
+        return pa.MapArray.from_arrays(array.offsets, keys, items, type=array.type, mask=mask)
+    return pa.LargeListArray.from_arrays(array.offsets, _without_hidden_nulls(array.values), type=kind, mask=mask)
+
+
+def _all_valid(array: Any) -> Any:
+    """The array with whatever lies under its nulls taken for values."""
+    kind = array.type
+    if not array.null_count:
+        return array
+    if isinstance(kind, pa.BaseExtensionType):
+        return pa.ExtensionArray.from_storage(kind, _all_valid(array.storage))
+    if pa.types.is_struct(kind):
+        children = [array.field(position) for position in range(kind.num_fields)]
+        return pa.StructArray.from_arrays(children, fields=list(kind))
+    if pa.types.is_map(kind):
+        return pa.MapArray.from_arrays(array.offsets, array.keys, array.items, type=array.type)
+    if pa.types.is_large_list(kind):
+        return pa.LargeListArray.from_arrays(array.offsets, array.values, type=kind)
+    buffers = [pa.py_buffer(b"") if each is None else each for each in array.buffers()[1:]]
+    return pa.Array.from_buffers(kind, len(array), [None, *buffers], null_count=0, offset=array.offset)
+
+
 # Plain values
 
 
@@ -270,6 +330,10 @@ _ACCEPTS: dict[type[IcebergType], Callable[[Any], bool]] = {
 
 
 def _primitive(array: Any, kind: PrimitiveType, target: Any) -> Any:
+    if is_arrow_text(array.type):
+        _check_utf8(array)
+    if array.type == target:
+        return array
     if isinstance(kind, UUIDType):
         return _uuid(array, target)
     if not _ACCEPTS[type(kind)](array.type):

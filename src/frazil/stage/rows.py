@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
+import struct
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, TypeGuard
 
 import pyarrow as pa
 from pyiceberg.schema import Schema
@@ -41,7 +42,7 @@ from frazil.errors import InvalidInput, SchemaMismatch, Unsupported
 from frazil.format.schemas import arrow_schema, match_name, suggestion
 from frazil.stage.conform import Misfit, Problems, conform, conform_to
 
-__all__ = ["conform", "conform_to", "incoming_schema", "opened", "to_reader"]
+__all__ = ["conform", "conform_to", "incoming_schema", "opened", "to_reader", "without_untyped"]
 
 _ACCEPTED = (
     "Give an Arrow table, batch or reader, a pandas or polars frame, anything else with __arrow_c_stream__, a list of "
@@ -65,9 +66,9 @@ def to_reader(rows: object, schema: Schema) -> pa.RecordBatchReader:
     """
     if isinstance(rows, Mapping):
         return _one_batch(_from_columns(rows, schema))
-    if isinstance(rows, list | tuple) and all(isinstance(row, Mapping) for row in rows):
+    if _is_dicts(rows):
         return _one_batch(_from_dicts(rows, schema))
-    return _arrow_reader(rows)
+    return _arrow_reader(rows, schema)
 
 
 def incoming_schema(rows: object, schema: Schema | None = None) -> pa.Schema:
@@ -78,12 +79,55 @@ def incoming_schema(rows: object, schema: Schema | None = None) -> pa.Schema:
     if isinstance(rows, pa.RecordBatchReader | pa.Table | pa.RecordBatch):
         return rows.schema
     if isinstance(rows, Mapping):
-        return _inferred({str(name): values for name, values in rows.items()}, schema)
-    if isinstance(rows, list | tuple) and all(isinstance(row, Mapping) for row in rows):
-        return _inferred({str(name): [row.get(name) for row in rows] for name in _all_keys(rows)}, schema)
+        return _inferred(rows, schema)
+    if _is_dicts(rows):
+        return _inferred({name: [row.get(name) for row in rows] for name in _all_keys(rows)}, schema)
     if isinstance(rows, Iterator):
         raise InvalidInput("An iterator is read only once", advice="Make it a RecordBatchReader first: opened(rows)")
-    return _arrow_reader(rows).schema
+    return _arrow_reader(rows, schema).schema
+
+
+def without_untyped(rows: object, schema: Schema) -> object:
+    """The rows without columns that the table lacks and whose values are all null, of which no type can be told.
+
+    For growing a table: there is nothing in them to make a column of. Rows that can be read only once: ``opened(rows)``
+    first, and read what this returns.
+    """
+    known = [each.name for each in schema.fields]
+    if isinstance(rows, Mapping):
+        return {name: values for name, values in rows.items() if not _is_untyped(name, values, known)}
+    if _is_dicts(rows):
+        dicts: Sequence[Mapping[Any, Any]] = rows
+        untyped = {name for name in _all_keys(dicts) if _is_untyped(name, [row.get(name) for row in dicts], known)}
+        return [{name: row[name] for name in row if name not in untyped} for row in dicts] if untyped else rows
+    reader = _arrow_reader(rows, schema)
+    kept = [
+        position
+        for position, each in enumerate(reader.schema)
+        if not pa.types.is_null(each.type) or match_name(each.name, known) is not None
+    ]
+    if not kept or len(kept) == len(reader.schema):
+        return reader
+    names = pa.schema([reader.schema.field(position) for position in kept])
+    return pa.RecordBatchReader.from_batches(names, (batch.select(kept) for batch in reader))
+
+
+def _is_untyped(name: Any, values: Any, known: Sequence[str]) -> bool:
+    if not isinstance(name, str) or match_name(name, known) is not None:
+        return False
+    if _has_type(values):
+        return hasattr(values, "type") and pa.types.is_null(values.type)
+    return isinstance(values, Sequence) and not isinstance(values, str | bytes) and all(v is None for v in values)
+
+
+def _is_dicts(rows: Any) -> TypeGuard[Sequence[Mapping[Any, Any]]]:
+    if not isinstance(rows, list | tuple):
+        return False
+    others = [position for position, row in enumerate(rows) if not isinstance(row, Mapping)]
+    if others and len(others) < len(rows):
+        wrong = type(rows[others[0]]).__name__
+        raise InvalidInput(f"Row {others[0]} is a {wrong}, and others are dicts", advice="Give a dict for each row")
+    return not others
 
 
 def _one_batch(batch: pa.RecordBatch) -> pa.RecordBatchReader:
@@ -102,7 +146,7 @@ def _is_frame(rows: object) -> bool:
     return _module(rows) in ("pandas", "polars", "pyspark") and type(rows).__name__ == "DataFrame"
 
 
-def _arrow_reader(rows: Any) -> pa.RecordBatchReader:
+def _arrow_reader(rows: Any, schema: Schema | None = None) -> pa.RecordBatchReader:
     if isinstance(rows, pa.RecordBatchReader):
         return rows
     if isinstance(rows, pa.Table):
@@ -114,7 +158,7 @@ def _arrow_reader(rows: Any) -> pa.RecordBatchReader:
             "Rows of a Spark DataFrame cannot be written by this version", advice="Collect them: df.toArrow()"
         )
     if _is_frame(rows) and _module(rows) == "pandas":
-        return _from_pandas(rows)
+        return _from_pandas(rows, schema)
     if hasattr(rows, "__arrow_c_stream__") or hasattr(rows, "__arrow_c_array__"):
         return _imported(rows)
     if isinstance(rows, Iterator | list | tuple):
@@ -122,15 +166,27 @@ def _arrow_reader(rows: Any) -> pa.RecordBatchReader:
     raise InvalidInput(f"A {type(rows).__name__} is not rows", advice=_ACCEPTED)
 
 
-def _from_pandas(frame: Any) -> pa.RecordBatchReader:
+def _from_pandas(frame: Any, schema: Schema | None) -> pa.RecordBatchReader:
+    known = [] if schema is None else [each.name for each in schema.fields]
     try:
-        # An index is how pandas counts, not a column, unless someone made it one.
+        if levels := _levels_with_data(frame, known):
+            frame = frame.reset_index(level=levels)
         return pa.Table.from_pandas(frame, preserve_index=False).to_reader()
     except (pa.ArrowException, ValueError, TypeError) as error:
         raise InvalidInput(
             f"The pandas frame cannot be made into columns: {_first_line(error)}",
             advice="Give each column values of one type and a name of its own",
         ) from error
+
+
+def _levels_with_data(frame: Any, known: Sequence[str]) -> list[int]:
+    """The parts of the index that are named like a column of the table: others are how pandas counts."""
+    taken = [name for name in frame.columns if isinstance(name, str)]
+    return [
+        position
+        for position, name in enumerate(frame.index.names)
+        if isinstance(name, str) and match_name(name, known) is not None and match_name(name, taken) is None
+    ]
 
 
 def _imported(rows: Any) -> pa.RecordBatchReader:
@@ -144,9 +200,12 @@ def _imported(rows: Any) -> pa.RecordBatchReader:
         ) from error
 
 
+_NOTHING = object()
+
+
 def _from_batches(rows: Iterator[Any]) -> pa.RecordBatchReader:
-    first = next(rows, None)
-    if first is None:
+    first = next(rows, _NOTHING)
+    if first is _NOTHING:
         return pa.RecordBatchReader.from_batches(pa.schema([]), [])
     schema = _as_batches(first)[0]
     batches = (batch for each in itertools.chain([first], rows) for batch in _as_batches(each)[1])
@@ -198,12 +257,18 @@ def _from_columns(columns: Mapping[Any, Any], schema: Schema) -> pa.RecordBatch:
     target = arrow_schema(schema)
     names = [each.name for each in schema.fields]
     arrays: dict[str, Any] = {}
+    _check_keys(columns)
+    feeds: dict[str, str] = {}
     for name, values in columns.items():
-        found = match_name(name, names) if isinstance(name, str) else None
+        found = match_name(name, names)
         if found is None:
-            advice = f"{suggestion(str(name), names)} Leave it out, or call with merge_schema=True to add it"
-            problems.add(str(name), Misfit("the table has no such column", advice))
+            advice = f"{suggestion(name, names)} Leave it out, or call with merge_schema=True to add it"
+            problems.add(name, Misfit("the table has no such column", advice))
             continue
+        if found in feeds:
+            problems.add(name, Misfit(f"{feeds[found]!r} and {name!r} name one column", "Keep one of them"))
+            continue
+        feeds[found] = name
         kind = schema.find_field(found).field_type
         try:
             arrays[name] = _array(values, kind, target.field(found).type)
@@ -214,6 +279,15 @@ def _from_columns(columns: Mapping[Any, Any], schema: Schema) -> pa.RecordBatch:
         lengths = ", ".join(f"{name}: {len(array)}" for name, array in arrays.items())
         raise InvalidInput("The columns have different lengths", evidence=lengths)
     return pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
+
+
+def _check_keys(columns: Iterable[Any]) -> None:
+    for name in columns:
+        if not isinstance(name, str):
+            raise InvalidInput(
+                f"The column name {_shown(name)} is of the type {type(name).__name__}, not text",
+                advice="Write it in quotes",
+            )
 
 
 def _array(values: Any, kind: IcebergType, target: Any) -> Any:
@@ -300,10 +374,39 @@ def _timestamp(value: Any) -> Any:
 
 def _timestamptz(value: Any) -> Any:
     if not isinstance(value, dt.datetime):
-        raise _wrong(value, "a datetime")
+        raise _wrong(value, "a datetime", _parsing(value, "datetime"))
     if getattr(value, "nanosecond", 0):
         raise Misfit(f"{value} has nanoseconds, and Iceberg keeps microseconds", "Round it first: value.floor('us')")
     return value
+
+
+def _parsing(value: object, kind: str) -> str:
+    """How to make a date or time of a text; empty for other values."""
+    return f"Write datetime.{kind}.fromisoformat({_shown(value)})" if isinstance(value, str) else ""
+
+
+def _date(value: Any) -> Any:
+    if isinstance(value, dt.datetime):
+        raise _wrong(value, "a date", "Write value.date()")
+    if not isinstance(value, dt.date):
+        raise _wrong(value, "a date", _parsing(value, "date"))
+    return value
+
+
+def _time(value: Any) -> Any:
+    if not isinstance(value, dt.time):
+        raise _wrong(value, "a time", _parsing(value, "time"))
+    return value
+
+
+def _float(value: Any) -> Any:
+    number = _checked("a number", (Real,), (bool,))(value)
+    try:
+        struct.pack("<f", float(number))
+    except OverflowError as error:
+        # Arrow would write infinity.
+        raise Misfit(f"{_shown(value)} is beyond the range of float", "Make the column a double") from error
+    return number
 
 
 def _bytes(value: Any) -> Any:
@@ -327,12 +430,12 @@ def _uuid(value: Any) -> Any:
 _ADAPTERS: dict[type[IcebergType], Callable[[Any], Any]] = {
     IntegerType: _checked("a whole number", (Integral,), (bool,)),
     LongType: _checked("a whole number", (Integral,), (bool,)),
-    FloatType: _checked("a number", (Real,), (bool,)),
+    FloatType: _float,
     DoubleType: _checked("a number", (Real,), (bool,)),
     DecimalType: _checked("a Decimal", (Decimal, int), (bool,), "Write Decimal('1.10')"),
     StringType: _checked("text", (str,)),
-    DateType: _checked("a date", (dt.date,), (dt.datetime,), "Write value.date()"),
-    TimeType: _checked("a time", (dt.time,)),
+    DateType: _date,
+    TimeType: _time,
     TimestampType: _timestamp,
     TimestamptzType: _timestamptz,
     BinaryType: _bytes,
@@ -376,6 +479,8 @@ def _struct_adapter(kind: StructType) -> Callable[[Any], Any]:
             found = match_name(name, fields) if isinstance(name, str) else None
             if found is None:
                 raise Misfit(f"the struct has no field {name!r}", suggestion(str(name), fields))
+            if found in made:
+                raise Misfit(f"two keys of {_shown(value)} name the field {found!r}", "Keep one of them")
             made[found] = fields[found](inner)
         return made
 
@@ -396,7 +501,8 @@ def _pairs(value: Any) -> Iterable[tuple[Any, Any]]:
     raise _wrong(value, "a dict")
 
 
-def _inferred(columns: Mapping[str, Any], schema: Schema | None) -> pa.Schema:
+def _inferred(columns: Mapping[Any, Any], schema: Schema | None) -> pa.Schema:
+    _check_keys(columns)
     known = {} if schema is None else {each.name: each for each in schema.fields}
     target = None if schema is None else arrow_schema(schema)
     fields = []
@@ -426,5 +532,10 @@ def _holds(values: Any, kind: IcebergType, target: Any) -> bool:
 def _infer(name: str, values: Any) -> Any:
     try:
         return (_typed_array(values) if _has_type(values) else pa.array(values)).type
+    except OverflowError as error:
+        raise SchemaMismatch(
+            f"The column {name!r} has whole numbers of more than 64 bits",
+            advice="Make them Decimal, or text, or add the column with a type first",
+        ) from error
     except (pa.ArrowException, ValueError, TypeError, Misfit) as error:
         raise SchemaMismatch(f"The type of the column {name!r} cannot be told: {_first_line(error)}") from error

@@ -1,0 +1,299 @@
+"""The verbs of the command ``frazil``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from frazil.cli import _describe as describe
+from frazil.cli import _output as out
+from frazil.cli import _verify as verifying
+from frazil.cli._errors import report
+from frazil.cli._rows import RowFormat, open_rows
+from frazil.cli._stdout import guarded_stdout
+from frazil.cli._target import Format, Name, Properties, Target, Uri, Warehouse, pairs, target_of, verb
+from frazil.format.partitions import parse_partitioning, parse_sort
+from frazil.format.schemas import to_schema
+from frazil.model import Ident
+
+_EPILOG = (
+    "Exit codes: 0 done, 1 conflict or doctor found something, 2 bad input, 3 not found, "
+    "4 catalog or storage unavailable, 5 commit outcome unknown."
+)
+
+app = typer.Typer(
+    name="frazil",
+    help="Many writers, one Apache Iceberg table.",
+    epilog=_EPILOG,
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+lab = typer.Typer(help="Experiments about waiting and racing.", no_args_is_help=True)
+app.add_typer(lab, name="lab")
+
+TableName = Annotated[str, typer.Argument(metavar="TABLE", help="As in shop.events.")]
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        out.print_text(f"frazil {describe.versions()['frazil']}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    ctx: typer.Context,
+    uri: Uri = None,
+    warehouse: Warehouse = None,
+    name: Name = None,
+    property: Properties = None,  # noqa: A002 - the option is called --property
+    output: Format = None,
+    version: Annotated[  # noqa: ARG001 - its callback answers
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and end.")
+    ] = False,
+) -> None:
+    """Many writers, one Apache Iceberg table."""
+    ctx.obj = target_of({"uri": uri, "warehouse": warehouse, "name": name, "property": property, "output": output})
+
+
+@app.command()
+@verb
+def tables(
+    target: Target,
+    namespace: Annotated[str | None, typer.Argument(help="Only the tables of this namespace.")] = None,
+) -> None:
+    """List the tables."""
+    with target.connect(read_only=True) as lake:
+        found = [str(each) for each in lake.tables(namespace)]
+    if target.json:
+        out.print_json([{"table": each} for each in found])
+    elif found:
+        out.print_text("\n".join(map(out.printable, found)))
+
+
+@app.command()
+@verb
+def show(target: Target, table: TableName) -> None:
+    """Schema, partitioning, properties, place and head of a table, and how to open it elsewhere."""
+    with target.connect(read_only=True) as lake:
+        facts = describe.table_facts(lake, table)
+    if target.json:
+        out.print_json(facts)
+    else:
+        describe.print_table(facts)
+
+
+@app.command()
+@verb
+def history(
+    target: Target,
+    table: TableName,
+    limit: Annotated[int, typer.Option("-n", "--limit", min=0, help="The newest N; 0 for all.")] = 20,
+    branch: Annotated[str, typer.Option("--branch", help="Whose history.")] = "main",
+) -> None:
+    """The snapshots of a branch, newest first."""
+    with target.connect(read_only=True) as lake:
+        found = describe.history(lake, table, branch, limit)
+    if target.json:
+        out.print_json(found)
+    else:
+        describe.print_history(found)
+
+
+@app.command()
+@verb
+def files(target: Target, table: TableName) -> None:
+    """The live data files of a table."""
+    with target.connect(read_only=True) as lake:
+        found = describe.files(lake.table(table))
+    if target.json:
+        out.print_json(found)
+    else:
+        describe.print_files(found)
+
+
+@app.command()
+@verb
+def head(
+    target: Target,
+    table: TableName,
+    limit: Annotated[int, typer.Option("-n", "--limit", min=1, help="How many rows.")] = 10,
+    where: Annotated[str | None, typer.Option("--where", help='A Spark SQL condition, as in "id > 7".')] = None,
+    columns: Annotated[str | None, typer.Option("--columns", help="Names, separated by commas.")] = None,
+    ref: Annotated[str | None, typer.Option("--ref", help="A branch or tag.")] = None,
+    snapshot: Annotated[int | None, typer.Option("--snapshot", help="A snapshot id.")] = None,
+) -> None:
+    """Some rows of a table."""
+    names = [each.strip() for each in columns.split(",") if each.strip()] if columns else None
+    with target.connect(read_only=True) as lake:
+        scan = lake.table(table).scan(where=where, columns=names, ref=ref, snapshot=snapshot, limit=limit)
+        rows = scan.to_arrow()
+    found = out.python_rows(rows)
+    if target.json:
+        out.print_json(found)
+    else:
+        out.print_grid(rows.column_names, (list(row.values()) for row in found))
+
+
+@app.command()
+@verb
+def append(
+    target: Target,
+    table: TableName,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Parquet, CSV, JSON lines or Arrow IPC.")],
+    format: Annotated[  # noqa: A002 - the option is called --format
+        RowFormat | None, typer.Option("--format", help="Where the file's name does not say it.")
+    ] = None,
+    merge_schema: Annotated[bool, typer.Option("--merge-schema", help="Add columns the table does not have.")] = False,
+    commit_id: Annotated[
+        str | None, typer.Option("--commit-id", help="Sent twice, the same id is applied once.")
+    ] = None,
+    branch: Annotated[str, typer.Option("--branch", help="The branch to append to.")] = "main",
+) -> None:
+    """Append a file's rows to a table."""
+    with target.connect() as lake:
+        handle = lake.table(table)
+        with open_rows(file, format, handle.schema) as rows:
+            commit = handle.append(rows, merge_schema=merge_schema, commit_id=commit_id, branch=branch)
+    if target.json:
+        out.print_json(describe.commit_facts(commit))
+    else:
+        out.print_text(describe.commit_sentence(commit, table))
+
+
+@app.command()
+@verb
+def create(
+    target: Target,
+    table: TableName,
+    ddl: Annotated[str, typer.Argument(metavar="DDL", help='Columns, as in "id bigint not null, ts timestamp".')],
+    partition_by: Annotated[
+        list[str] | None, typer.Option("--partition-by", help='As in "day(ts)"; repeatable.')
+    ] = None,
+    sort_by: Annotated[list[str] | None, typer.Option("--sort-by", help='As in "ts desc"; repeatable.')] = None,
+    keys: Annotated[list[str] | None, typer.Option("--keys", help="Columns that name a row; repeatable.")] = None,
+    table_property: Annotated[
+        list[str] | None, typer.Option("--table-property", metavar="KEY=VALUE", help="Repeatable.")
+    ] = None,
+    location: Annotated[str | None, typer.Option("--location", help="Where the table's files go.")] = None,
+    comment: Annotated[str | None, typer.Option("--comment", help="What the table is for.")] = None,
+    exists_ok: Annotated[bool, typer.Option("--exists-ok", help="An existing table is not an error.")] = False,
+) -> None:
+    """Create a table, its namespace, and the embedded lake where there is none."""
+    namespace, properties = Ident.parse(table).namespace, pairs(table_property or [], "--table-property")
+    # Before a lake is made for it: a typo must leave nothing behind.
+    schema = to_schema(ddl, keys=_names(keys))
+    parse_partitioning(partition_by or [], schema)
+    parse_sort(sort_by or [], schema)
+    with target.connect(create=True) as lake:
+        lake.create_namespace(namespace, exists_ok=True)
+        lake.create_table(
+            table,
+            ddl,
+            partition_by=partition_by or [],
+            sort_by=sort_by or [],
+            keys=_names(keys),
+            properties=properties,
+            location=location,
+            comment=comment,
+            exists_ok=exists_ok,
+        )
+        facts = describe.table_facts(lake, table)
+    if target.json:
+        out.print_json(facts)
+    else:
+        out.print_text(f"Created {facts['table']} at {facts['location']}")
+
+
+@app.command("create-namespace")
+@verb
+def create_namespace(
+    target: Target,
+    namespace: Annotated[str, typer.Argument(metavar="NAMESPACE", help="As in shop, or shop.eu.")],
+    exists_ok: Annotated[bool, typer.Option("--exists-ok", help="An existing namespace is not an error.")] = False,
+) -> None:
+    """Create a namespace in a lake that is there. The verb "create" makes its table's namespace by itself."""
+    with target.connect() as lake:
+        lake.create_namespace(namespace, exists_ok=exists_ok)
+    if target.json:
+        out.print_json({"namespace": namespace})
+    else:
+        out.print_text(f"The namespace {out.printable(namespace)} is there")
+
+
+@app.command()
+@verb
+def doctor(
+    target: Target,
+    place: Annotated[
+        str | None, typer.Argument(metavar="URI", help="The catalog; otherwise --uri or FRAZIL_URI.")
+    ] = None,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="How many races.")] = 50,
+    processes: Annotated[int, typer.Option("--processes", min=2, help="How many racers.")] = 8,
+    stall: Annotated[float, typer.Option("--stall", min=0, help="Seconds a request is held back.")] = 2.0,
+    create: Annotated[bool, typer.Option("--create", help="Make the catalog where there is none.")] = False,
+) -> int:
+    """Race a catalog for real and say whether its swap is atomic. Works in a namespace of its own."""
+    return verifying.doctor(target, place, rounds, processes, stall, create)
+
+
+@lab.command()
+@verb
+def backoff(
+    target: Target,
+    writers: Annotated[int, typer.Option("--writers", min=2, help="How many writers race.")] = 30,
+    commits: Annotated[int | None, typer.Option("--commits", min=1, help="Per way of waiting, all together.")] = None,
+    seed: Annotated[int, typer.Option("--seed", help="The virtual clock's chance.")] = 1,
+    real: Annotated[bool, typer.Option("--real", help="With real processes on SQLite instead of a clock.")] = False,
+    plot: Annotated[
+        Path, typer.Option("--plot", help="Where the picture goes (needs frazil\\[plot]).")
+    ] = verifying.PLOT,
+    no_plot: Annotated[bool, typer.Option("--no-plot", help="No picture.")] = False,
+) -> None:
+    """Race writers under linear, exponential and jittered waiting, and compare."""
+    verifying.backoff(target, writers, commits, seed, real, None if no_plot else plot)
+
+
+@app.command()
+@verb
+def demo(
+    target: Target,
+    folder: Annotated[Path, typer.Option("--folder", help="Where the lake goes.")] = Path("demo-lake"),
+    writers: Annotated[int, typer.Option("--writers", min=1, help="How many processes.")] = 12,
+    commits: Annotated[int, typer.Option("--commits", min=1, help="How many appends each.")] = 20,
+    rows: Annotated[int, typer.Option("--rows", min=1, help="How many rows per append.")] = 100,
+) -> int:
+    """Race writer processes on one table and prove that nothing was lost."""
+    from frazil.cli._demo import Plan, run
+
+    return run(Plan(folder, writers, commits, rows), json=target.json)
+
+
+@app.command()
+@verb
+def version(target: Target) -> None:
+    """The versions of Frazil and of what it stands on."""
+    facts = describe.versions()
+    if target.json:
+        out.print_json(facts)
+    else:
+        out.print_facts(list(facts.items()))
+
+
+def _names(texts: list[str] | None) -> list[str]:
+    """Repeated options and commas both work: --keys a --keys b, --keys a,b."""
+    return [name.strip() for text in texts or [] for name in text.split(",") if name.strip()]
+
+
+def run(arguments: list[str] | None) -> None:
+    """Run one command and end the process. Never a traceback, unless FRAZIL_DEBUG=1 asks for it."""
+    try:
+        with guarded_stdout():
+            app(args=arguments, prog_name="frazil")
+    except Exception as error:  # noqa: BLE001 - the outermost frame: everything becomes a sentence and an exit code
+        sys.exit(report(error))
