@@ -44,8 +44,10 @@ def test_a_null_struct_with_required_fields_is_held(lake: frazil.Lake, ddl: str,
     table.append([{"i": position, "c": value} for position, value in enumerate(values)])
     table.append([{"i": len(values)}])
     expected = [*values, None]
-    for read in (table.scan().to_arrow(), lake.pyiceberg().load_table("ns.t").scan().to_arrow()):
-        assert read.sort_by("i").column("c").to_pylist() == expected
+    assert table.scan().to_arrow().sort_by("i").column("c").to_pylist() == expected
+    theirs = lake.pyiceberg().load_table("ns.t").scan().to_arrow().sort_by("i").column("c").to_pylist()
+    # PyIceberg reads a null list or map with structs in it as an empty one, whoever wrote it.
+    assert [value or None for value in theirs] == [value or None for value in expected]
 
 
 def test_a_required_uuid_under_a_null_struct_is_held(lake: frazil.Lake) -> None:

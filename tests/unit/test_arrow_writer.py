@@ -225,13 +225,15 @@ def test_transforms_of_arrays_are_those_of_single_values(text: str, ddl: str, da
     [
         ("truncate(10, c)", "int", -(2**31)),
         ("truncate(10, c)", "bigint", -(2**63)),
+        ("truncate(5, c)", "decimal(9,2)", Decimal("-9999999.99")),
+        ("truncate(5, c)", "decimal(38,10)", Decimal("-" + "9" * 28 + "." + "9" * 10)),
         ("hour(c)", "timestamp_ntz", -(2**63)),
         ("hour(c)", "timestamp_ntz", 2**63 - 1),
         ("year(c)", "timestamp_ntz", 2**63 - 1),
         ("month(c)", "date", 2**31 - 1),
     ],
 )
-def test_values_whose_partition_would_overflow_are_refused(tmp_path: Path, by: str, ddl: str, value: int) -> None:
+def test_values_whose_partition_would_overflow_are_refused(tmp_path: Path, by: str, ddl: str, value: Any) -> None:
     rows = pa.table({"c": _source_array(_SOURCES[ddl][0], [value])})
     with pytest.raises(SchemaMismatch, match="extreme"):
         stage(rows, metadata=table(tmp_path, f"c {ddl}", [by]), storage=Storage())

@@ -29,7 +29,7 @@ from frazil.errors import (
     RetriesExhausted,
     Unsupported,
 )
-from frazil.format.manifests import read_manifest, read_manifest_list
+from frazil.format.manifests import UNKNOWN_COUNT, read_manifest, read_manifest_list
 from frazil.format.storage import Storage
 from frazil.model import Commit, DataFile, Ident
 from frazil.runtime import Runtime
@@ -605,6 +605,23 @@ def test_manifests_are_merged_at_the_count_and_every_file_stays(world: World) ->
     assert world.live_files() == [f"f{number}" for number in range(9)]
     numbers = [entry.sequence_number for each in manifests for entry in read_manifest(world.storage, each)]
     assert sorted(number or 0 for number in numbers) == list(range(1, 10)), "each file keeps the number it landed with"
+
+
+def test_counts_that_an_old_list_left_out_are_filled_in_for_other_engines(world: World) -> None:
+    world.append("base")
+    old = world.referee.load(IDENT).metadata.head_snapshot()
+    assert old is not None
+    assert old.manifest_list is not None
+    (manifest,) = read_manifest_list(world.storage, old.manifest_list)
+    # A list of format v1 may have no counts at all.
+    bare = replace(manifest, added_files_count=UNKNOWN_COUNT, existing_files_count=UNKNOWN_COUNT)
+    world.storage.parsed.put(old.manifest_list, (bare,), 1)
+    world.append("mine")
+    head = world.referee.load(IDENT).metadata.head_snapshot()
+    assert head is not None
+    assert head.manifest_list is not None
+    counts = [(m.added_files_count, m.added_rows_count) for m in read_manifest_list(world.storage, head.manifest_list)]
+    assert counts == [(1, 10), (1, 10)]
 
 
 def test_a_merge_that_lost_its_race_leaves_nothing(world: World) -> None:

@@ -160,8 +160,12 @@ def test_the_generated_benchmarks_name_what_was_measured() -> None:
     if os.environ.get("FRAZIL_WRITE_DOCS"):
         path.write_text(f"{before}{mark}{benchmarks_table()}{end}{after}")
         old = benchmarks_table()
-    names = [line.split(" | ")[0] for line in old.splitlines()]
-    assert names == [line.split(" | ")[0] for line in benchmarks_table().splitlines()]
+    assert _measured(old) == _measured(benchmarks_table())
+
+
+def _measured(table: str) -> list[str]:
+    """The first column, whatever the size of the run was."""
+    return [re.sub(r"\d+", "N", line.split(" | ")[0]) for line in table.splitlines()]
 
 
 @pytest.mark.parametrize("rule", RULES)

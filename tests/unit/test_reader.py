@@ -449,9 +449,12 @@ def test_columns_come_in_the_order_asked_for_and_bad_ones_are_refused(tmp_path: 
         (("s.x", "s"), "twice"),
         ((), "empty"),
         (("",), "not a column name"),
+        ("id", r"columns must be a list of names.*columns=\['id'\]"),
+        (5, "columns must be a list of names"),
     ):
         with pytest.raises(InvalidInput, match=words):
-            table.scan(None, columns)
+            table.scan(None, columns)  # type: ignore[arg-type]
+    assert table.scan(None, ["id"]).to_arrow().column_names == ["id"]  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="NAME"):
         table.scan(None, ("NAME",), case_sensitive=True)
 

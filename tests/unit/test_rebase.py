@@ -126,6 +126,19 @@ def test_p16_a_union_replayed_on_a_new_head_takes_ids_from_that_head() -> None:
     assert types == {"assert-table-uuid", "assert-current-schema-id", "assert-last-assigned-field-id"}
 
 
+def test_a_name_mapping_grows_with_the_schema() -> None:
+    names = '[{"field-id": 1, "names": ["id", "ident"]}, {"field-id": 2, "names": ["name"]}]'
+    head = metadata(properties={"schema.name-mapping.default": names})
+    change = metadata_change(union(more=pa.struct([("x", pa.int32())])), head)
+    assert change is not None
+    after = apply(head, change[0], now_ms=1, previous_location=None)
+    assert after.name_mapping is not None
+    more = after.schema().find_field("more").field_id
+    first, _, last = after.name_mapping.root
+    assert (first.field_id, first.names) == (1, ["id", "ident"])
+    assert (last.field_id, last.names, last.fields[0].names) == (more, ["more"], ["x"])
+
+
 def test_the_same_column_with_the_same_type_is_nothing_to_do() -> None:
     assert metadata_change(union(id=pa.int64(), name=pa.string()), metadata()) is None
 

@@ -199,8 +199,10 @@ def test_columns_without_a_type_are_left_out_when_a_table_grows() -> None:
     assert without_untyped(dicts, SIMPLE) == [{"id": 1, "name": None}, {"id": 2, "other": 3}]
     assert without_untyped({"id": [1], "new": [None]}, SIMPLE) == {"id": [1]}
     arrow = pa.table({"id": [1, 2], "name": pa.nulls(2), "new": pa.nulls(2)})
-    kept: Any = without_untyped(arrow, SIMPLE)
-    assert kept.read_all().to_pylist() == [{"id": 1, "name": None}, {"id": 2, "name": None}]
+    expected = [{"id": 1, "name": None}, {"id": 2, "name": None}]
+    table, reader = _untyped(without_untyped(arrow, SIMPLE)), _untyped(without_untyped(arrow.to_reader(), SIMPLE))
+    assert table.to_pylist() == reader.read_all().to_pylist() == expected
+    assert without_untyped(TABLE, SIMPLE) is TABLE
     assert taken(without_untyped(pd.DataFrame({"id": [1], "new": [None]}), SIMPLE)) == [
         {"id": 1, "name": None, "ts": None}
     ]

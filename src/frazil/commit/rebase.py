@@ -13,6 +13,7 @@ from frazil.commit.operations import Append, Intent, MetadataChange, NewRef, Pro
 from frazil.errors import InvalidInput
 from frazil.format.manifests import DATA_MANIFEST
 from frazil.format.metadata import MAIN, TableMetadata
+from frazil.format.properties import NAME_MAPPING, grown_mapping
 from frazil.format.schemas import evolve
 from frazil.model import Manifest, Snapshot
 
@@ -161,10 +162,13 @@ def _schema_union(intent: SchemaUnion, head: TableMetadata) -> tuple[Updates, Up
     schema_id = max(head.schemas()) + 1
     schema = Schema(*fields.fields, schema_id=schema_id, identifier_field_ids=fields.identifier_field_ids)
     body = schema.model_dump(by_alias=True, mode="json")
-    updates = (
+    updates: Updates = (
         {"action": "add-schema", "schema": body, "last-column-id": last_column_id},
         {"action": "set-current-schema", "schema-id": -1},
     )
+    if head.name_mapping is not None:
+        mapping = grown_mapping(head.name_mapping, head.schema(), schema)
+        updates += ({"action": "set-properties", "updates": {NAME_MAPPING: mapping}},)
     requirements = (
         _same_table(head),
         {"type": "assert-current-schema-id", "current-schema-id": head.current_schema_id},

@@ -90,8 +90,8 @@ def incoming_schema(rows: object, schema: Schema | None = None) -> pa.Schema:
 def without_untyped(rows: object, schema: Schema) -> object:
     """The rows without columns that the table lacks and whose values are all null, of which no type can be told.
 
-    For growing a table: there is nothing in them to make a column of. Rows that can be read only once: ``opened(rows)``
-    first, and read what this returns.
+    For growing a table: there is nothing in them to make a column of. Rows that can be read only once: pass
+    ``opened(rows)``, and read what this returns.
     """
     known = [each.name for each in schema.fields]
     if isinstance(rows, Mapping):
@@ -100,16 +100,18 @@ def without_untyped(rows: object, schema: Schema) -> object:
         dicts: Sequence[Mapping[Any, Any]] = rows
         untyped = {name for name in _all_keys(dicts) if _is_untyped(name, [row.get(name) for row in dicts], known)}
         return [{name: row[name] for name in row if name not in untyped} for row in dicts] if untyped else rows
-    reader = _arrow_reader(rows, schema)
+    columns = incoming_schema(rows, schema)
     kept = [
         position
-        for position, each in enumerate(reader.schema)
+        for position, each in enumerate(columns)
         if not pa.types.is_null(each.type) or match_name(each.name, known) is not None
     ]
-    if not kept or len(kept) == len(reader.schema):
-        return reader
-    names = pa.schema([reader.schema.field(position) for position in kept])
-    return pa.RecordBatchReader.from_batches(names, (batch.select(kept) for batch in reader))
+    if not kept or len(kept) == len(columns):
+        return rows
+    if isinstance(rows, pa.RecordBatchReader):
+        rest = pa.schema([columns.field(position) for position in kept])
+        return pa.RecordBatchReader.from_batches(rest, (batch.select(kept) for batch in rows))
+    return _arrow_reader(rows, schema).read_all().select(kept)
 
 
 def _is_untyped(name: Any, values: Any, known: Sequence[str]) -> bool:
