@@ -99,4 +99,4 @@ def main(files: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 100_000)
+    main(10_000 if "--quick" in sys.argv else 100_000)

@@ -26,7 +26,7 @@ from frazil.format.schemas import evolve
 from frazil.model import Commit, Ident, Isolation, Snapshot
 from frazil.read.scan import Scan, resolve_snapshot
 from frazil.stage.arrow import StagedFiles, stage
-from frazil.stage.rows import conform, incoming_schema, opened, to_reader
+from frazil.stage.rows import conform, incoming_schema, opened, to_reader, without_untyped
 
 if TYPE_CHECKING:
     from frazil.lake import Lake
@@ -207,6 +207,8 @@ class Table:
         identity = self._identity(commit_id, "append", branch=branch)
         if identity.given and (found := find_commit(self._lake.catalog, metadata, identity, branch)) is not None:
             return _same_rows(found, rows)
+        if merge_schema:
+            rows = without_untyped(rows, metadata.schema())
         if dry_run:
             return _dry_run(rows, metadata, identity, merge_schema=merge_schema)
         if merge_schema:

@@ -180,6 +180,8 @@ class _PostgresEngine:
                     min_size=0,
                     max_size=_POOL_SIZE,
                     timeout=CONNECT_SECONDS,
+                    # A writer's second connection, for its turn, is given back soon: servers have few.
+                    max_idle=30,
                     # Not minutes: waits between its attempts grow with it, and outlast the outage.
                     reconnect_timeout=CONNECT_SECONDS,
                     num_workers=1,
