@@ -505,9 +505,10 @@ def test_a_list_that_was_expired_between_two_reads_is_a_lost_race_not_a_corrupt_
     assert world.live_files() == ["base", "later", "mine"]
 
 
-def test_an_interrupt_before_the_swap_leaves_nothing(world: World) -> None:
+@pytest.mark.parametrize("moment", [Phase.HEAD_READ, Phase.PREPARED])
+def test_an_interrupt_before_the_swap_leaves_nothing(world: World, moment: Phase) -> None:
     def interrupted(phase: Phase, _: int) -> None:
-        if phase is Phase.HEAD_READ:
+        if phase is moment:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -215,7 +215,7 @@ class _Loop:
         if self._identity.given:
             found = find_commit(self._catalog, head.metadata, self._identity, self._branch)
             if found is not None:
-                if found.snapshot_id is None or found.snapshot_id != self._snapshot_id:
+                if found.snapshot_id != self._snapshot_id:
                     self._remove_everything()
                 self._fate = _Fate.LANDED
                 return replace(found, attempts=self._attempt, elapsed=self._elapsed())
@@ -223,15 +223,22 @@ class _Loop:
         draft = self._build_on(head)
         if draft is None:
             return self._nothing_to_do(head)
-        try:
-            prepared = self._catalog.prepare(self._context.ident, head, draft.proposal)
-        except BaseException:
-            self._context.storage.delete(draft.written)
-            raise
-        self._phase(Phase.PREPARED)
+        prepared = self._prepare(head, draft)
         outcome = self._settled(self._swap(prepared, draft), prepared, draft)
         self._phase(Phase.SWAPPED)
         return self._conclude(outcome, prepared, draft, began)
+
+    def _prepare(self, head: Head, draft: Draft) -> Prepared:
+        prepared: Prepared | None = None
+        try:
+            prepared = self._catalog.prepare(self._context.ident, head, draft.proposal)
+            self._phase(Phase.PREPARED)
+        except BaseException:
+            if prepared is not None:
+                self._catalog.discard(prepared)
+            self._context.storage.delete(draft.written)
+            raise
+        return prepared
 
     def _swap(self, prepared: Prepared, draft: Draft) -> Outcome:
         self._fate = _Fate.IN_DOUBT
