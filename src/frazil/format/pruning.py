@@ -304,7 +304,7 @@ def _decoder(schema: Schema, field_id: int) -> Callable[[DataFile], Facts]:
     kind = schema.find_type(field_id)
     floating = isinstance(kind, FloatType | DoubleType)
     bounded = isinstance(kind, PrimitiveType)
-    decode = partial(from_bytes.dispatch(type(kind)), kind)
+    decode: Callable[[bytes], Any] = partial(from_bytes.dispatch(type(kind)), kind)
 
     def read(file: DataFile) -> Facts:
         lower = file.lower_bounds.get(field_id) if bounded else None
@@ -364,7 +364,7 @@ class _Reading:
         if summary.lower_bound is None or summary.upper_bound is None:
             only_null = summary.contains_null and nans == Share.NONE
             return Facts(nulls=Share.ALL if only_null else Share.UNKNOWN, nans=nans)
-        decode = partial(from_bytes.dispatch(type(self.result)), self.result)
+        decode: Callable[[bytes], Any] = partial(from_bytes.dispatch(type(self.result)), self.result)
         nulls = Share.UNKNOWN if summary.contains_null else Share.NONE
         lower: Any = decode(summary.lower_bound)
         upper: Any = decode(summary.upper_bound)
