@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -31,6 +32,19 @@ def test_a_new_lake_says_once_that_it_was_created(tmp_path: Path, caplog: pytest
     caplog.clear()
     frazil.connect(str(tmp_path / "lake"))
     assert "Created" not in caplog.text
+
+
+def test_p6_a_new_lakes_folder_is_durable_in_its_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    real = os.fsync
+
+    def spy(fd: int) -> None:
+        real(fd)
+        synced.append(os.readlink(f"/proc/self/fd/{fd}"))
+
+    monkeypatch.setattr(os, "fsync", spy)
+    frazil.connect(str(tmp_path / "a" / "lake")).close()
+    assert {str(tmp_path), str(tmp_path / "a")} <= set(synced)
 
 
 def test_create_list_rename_drop(lake: frazil.Lake) -> None:

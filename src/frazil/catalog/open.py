@@ -16,7 +16,7 @@ from frazil.catalog.memory import MemoryStore
 from frazil.catalog.pointer import PointerCatalog
 from frazil.catalog.sqlite import SqliteStore
 from frazil.errors import InvalidInput
-from frazil.format.storage import Storage, canonical, local_path, storage_error
+from frazil.format.storage import Storage, canonical, local_path, make_folder, storage_error
 from frazil.runtime import SYSTEM, Runtime
 
 __all__ = ["CATALOG_FILE", "WAREHOUSE_FOLDER", "OpenedCatalog", "mask_uri", "open_catalog"]
@@ -179,7 +179,7 @@ def _check_new_folder(folder: str) -> None:
 
 def _make_folder(folder: str) -> None:
     try:
-        os.makedirs(folder, exist_ok=True)
+        make_folder(folder)
     except OSError as error:
         raise storage_error(error, f"Cannot create the folder {folder}") from error
 

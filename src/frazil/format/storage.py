@@ -299,19 +299,21 @@ class LocalBackend:
         try:
             return os.open(target, flags, 0o644)
         except FileNotFoundError:
-            self._make_folder(os.path.dirname(target))
+            make_folder(os.path.dirname(target))
             return os.open(target, flags, 0o644)
 
-    def _make_folder(self, folder: str) -> None:
-        missing = []
-        while folder and not os.path.isdir(folder):
-            missing.append(folder)
-            folder = os.path.dirname(folder)
-        for each in reversed(missing):
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(each)
-            # The entry of a new folder lives in its parent.
-            _fsync_folder(os.path.dirname(each))
+
+def make_folder(folder: str) -> None:
+    """Create a folder and its missing parents, durably."""
+    missing = []
+    while folder and not os.path.isdir(folder):
+        missing.append(folder)
+        folder = os.path.dirname(folder)
+    for each in reversed(missing):
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(each)
+        # The entry of a new folder lives in its parent.
+        _fsync_folder(os.path.dirname(each))
 
 
 def _fsync_folder(folder: str) -> None:
