@@ -61,6 +61,11 @@ interop: $(READY) ## Read, write and race the same tables with Iceberg Java (nee
 bench: $(READY) ## Measure beside PyIceberg in one run; prints ratios, writes JSON
 	for script in benchmarks/commits.py benchmarks/bulk.py; do $(BIN)/python $$script $(ARGS); done
 
+.PHONY: histories
+histories: $(READY) ## Thousands of random commits, also by 8 processes on SQLite and Postgres, beside a sequential model
+	$(BIN)/python -m tests.concurrency.histories --seeds 20 --sessions 150 $(ARGS)
+	for uri in sqlite postgres; do $(BIN)/python -m tests.concurrency.histories --processes --uri $$uri --sessions 300 --every 5 $(ARGS); done
+
 .PHONY: soak
 soak: $(READY) ## The races and the kill -9 runs again and again (TIMES=20)
 	for round in $$(seq $(TIMES)); do echo "round $$round"; $(BIN)/pytest -q tests/concurrency $(ARGS); done

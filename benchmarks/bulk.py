@@ -15,7 +15,7 @@ from pyiceberg.types import LongType
 import frazil
 from common import Report, places, stopwatch
 from frazil.commit.loop import CommitContext, Identity, commit
-from frazil.commit.operations import Append
+from frazil.commit.operations import Kind, Write
 from frazil.model import DataFile, Ident
 
 COLUMNS = range(1, 11)
@@ -64,7 +64,7 @@ def main(files: int) -> None:
         mine, yours = [ours(n) for n in range(files)], [theirs(n) for n in range(files)]
         context = CommitContext(lake.catalog, lake.storage, Ident.parse("bench.ours"))
         written = {number: f"c{number}" for number in COLUMNS}
-        operation = Append(table.uuid, tuple(mine), 0, 0, written)
+        operation = Write(Kind.APPEND, table.uuid, added=tuple(mine), written_ids=written)
         with stopwatch() as our_commit:
             commit(context, operation, Identity(str(uuid.uuid4()), "bench", given=False), frazil.Retry())
         with stopwatch() as their_commit:  # noqa: SIM117 - the clock runs over the whole transaction

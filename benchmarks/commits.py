@@ -20,7 +20,7 @@ from pyiceberg.typedef import Record
 import frazil
 from common import TEN_ROWS, Place, Report, places
 from frazil.commit.loop import CommitContext, Identity, commit
-from frazil.commit.operations import Append
+from frazil.commit.operations import Kind, Write
 from frazil.model import DataFile, Ident
 
 Act = Callable[[], None]
@@ -33,7 +33,7 @@ def frazil_files(table: frazil.Table, lake: frazil.Lake) -> Act:
     def act() -> None:
         path = f"{head.location}/data/{uuid.uuid4()}.parquet"
         file = DataFile(path, record_count=10, file_size_in_bytes=1000)
-        operation = Append(head.uuid, (file,), head.current_schema_id, head.default_spec_id, {1: "id", 2: "x"})
+        operation = Write(Kind.APPEND, head.uuid, added=(file,), written_ids={1: "id", 2: "x"})
         commit(context, operation, Identity(str(uuid.uuid4()), "bench", given=False), frazil.Retry())
 
     return act

@@ -24,10 +24,12 @@ from frazil.errors import (
     TableExists,
     Unsupported,
 )
+from frazil.format.filters import lit
 from frazil.lake import Lake, connect
 from frazil.model import Commit, Conflict
 from frazil.read.scan import Scan
 from frazil.table import Table
+from frazil.transaction import LakeSnapshot, Transaction
 
 __version__ = "0.1.0"
 
@@ -43,6 +45,7 @@ __all__ = [
     "FrazilError",
     "InvalidInput",
     "Lake",
+    "LakeSnapshot",
     "NamespaceExists",
     "NamespaceNotEmpty",
     "NoSuchNamespace",
@@ -55,6 +58,8 @@ __all__ = [
     "StorageError",
     "Table",
     "TableExists",
+    "Transaction",
     "Unsupported",
     "connect",
+    "lit",
 ]

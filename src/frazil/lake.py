@@ -18,6 +18,8 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from frazil.catalog.base import Catalog, OpenedCatalog
 from frazil.catalog.open import absolute_location, absolute_uri, absolute_warehouse, open_catalog
 from frazil.catalog.peers import pyiceberg_catalog, spark_conf
+from frazil.commit.loop import CommitContext, OnPhase
+from frazil.commit.retry import Retry
 from frazil.errors import (
     CommitUnknown,
     CorruptMetadata,
@@ -33,10 +35,11 @@ from frazil.format.partitions import parse_partitioning, parse_sort
 from frazil.format.properties import checked_properties
 from frazil.format.schemas import to_schema
 from frazil.format.storage import Storage
-from frazil.model import Ident, parse_namespace
+from frazil.model import Ident, Isolation, parse_namespace
 from frazil.runtime import SYSTEM, Runtime
 from frazil.stage.rows import incoming_schema, opened
 from frazil.table import Table
+from frazil.transaction import LakeSnapshot, Transaction
 
 _log = logging.getLogger("frazil")
 
@@ -258,6 +261,26 @@ class Lake:
     def spark_conf(self) -> dict[str, str]:
         """Settings with which Iceberg's own jar opens this catalog in a Spark session. They hold its password."""
         return spark_conf(self._opened, self._connection.uri)
+
+    # Several things at once
+
+    def transaction(
+        self, *, isolation: str = Isolation.SERIALIZABLE, retry: Retry | None = None, commit_id: str | None = None
+    ) -> Transaction:
+        """Several reads and writes of a table that take effect together, or not at all.
+
+        The first touch pins all tables at one instant; what is read through the transaction is checked at its end.
+        """
+        return Transaction(self, isolation=isolation, retry=retry, commit_id=commit_id)
+
+    def snapshot(self) -> LakeSnapshot:
+        """One instant of all tables, to read them as they were together."""
+        return LakeSnapshot(self)
+
+    def commit_context(self, ident: Ident, on_phase: OnPhase | None = None) -> CommitContext:
+        """Where commits to a table go."""
+        ignore: OnPhase = lambda _phase, _attempt: None  # noqa: E731
+        return CommitContext(self.catalog, self.storage, ident, self.runtime, on_phase or ignore)
 
     # Life
 

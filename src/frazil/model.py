@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pyroaring import BitMap64
+
 from frazil.errors import InvalidInput
 
 
@@ -181,6 +183,56 @@ class Snapshot:
     @property
     def operation(self) -> str:
         return self.summary.get("operation", "unknown")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Rows that a rewrite copied as they were: ``length`` rows of the file ``source``, from its row ``first`` on."""
+
+    source: str
+    first: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lineage:
+    """Where the rows of replaced files went (rule P26). A row in neither of the two is gone."""
+
+    outputs: Mapping[str, tuple[Run, ...]] = field(default_factory=dict)
+    """New file → the copied rows it is made of, in its order; they make up the whole file."""
+    changed: Mapping[str, BitMap64] = field(default_factory=dict)
+    """Replaced file → its rows that live on elsewhere with other values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Predicate:
+    """A condition as text, with the schema it was parsed under. Personal data: never in metadata or logs."""
+
+    text: str
+    schema_id: int
+    case_sensitive: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Change:
+    """What one snapshot did to the one before it."""
+
+    snapshot_id: int
+    sequence_number: int
+    operation: str
+    """Iceberg's word: append, overwrite, delete (rows only go) or replace (the same rows in other files)."""
+    added: tuple[Entry, ...] = ()
+    """Data files, each with its data sequence number."""
+    removed: tuple[DataFile, ...] = ()
+    deletes: tuple[Entry, ...] = ()
+    """Delete files added, each with its data sequence number."""
+    removed_deletes: tuple[DataFile, ...] = ()
+    is_delete: bool = False
+    """Rows only went: none of those taken out lives on with other values, and none took its place."""
+    lineage_path: str | None = None
+    """The sidecar that says where the rows of the removed files went; None: nobody knows."""
+    predicate: Predicate | None = None
+    """Which rows it was asked to take out, where its writer said so."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from frazil.catalog.base import CommitRecord, Committed
+from frazil.catalog.base import ChangeRecord, CommitRecord, Committed
 from frazil.catalog.memory import MemoryStore
 from frazil.catalog.postgres import PostgresStore
 from frazil.catalog.sqlite import SqliteStore
@@ -27,6 +27,7 @@ from frazil.model import Ident
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 EVENTS = Ident(("shop",), "events")
 RECORD = CommitRecord("table-uuid", "c1", "digest", None, 1, {})
+CHANGE = ChangeRecord("table-uuid", 7, 1, b"body")
 
 
 def new_store(store: Any) -> Any:
@@ -57,7 +58,7 @@ def die_in_swap(path: str, statement: str, after: bool) -> None:
     store.close()
     connect = sqlite3.connect
     sqlite3.connect = lambda *args, **kwargs: connect(*args, **kwargs, factory=Dying)  # type: ignore[assignment]
-    SqliteStore(path).swap(EVENTS, "v0", "v1", RECORD)
+    SqliteStore(path).swap(EVENTS, "v0", "v1", RECORD, [CHANGE])
 
 
 @pytest.mark.parametrize(
@@ -66,6 +67,7 @@ def die_in_swap(path: str, statement: str, after: bool) -> None:
         ("UPDATE", False, False),
         ("UPDATE", True, False),
         ("INSERT INTO frazil_commits", True, False),
+        ("INSERT INTO frazil_changes", True, False),
         ("COMMIT", False, False),
         ("COMMIT", True, True),
     ],
@@ -80,7 +82,9 @@ def test_a_process_killed_inside_a_swap_leaves_all_of_it_or_nothing(
     try:
         assert store.read(EVENTS).location == ("v1" if lands else "v0")
         assert store.find_commit("table-uuid", "c1") == (RECORD if lands else None)
-        assert store.swap(EVENTS, "v0", "v1", RECORD) == Committed("v1")
+        assert store.find_changes("table-uuid", 0, 1) == ([CHANGE] if lands else [])
+        assert store.swap(EVENTS, "v0", "v1", RECORD, [CHANGE]) == Committed("v1")
+        assert store.find_changes("table-uuid", 0, 1) == [CHANGE]
     finally:
         store.close()
 

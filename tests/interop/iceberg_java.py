@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -112,6 +112,19 @@ class JavaTable:
 
     def manifests(self) -> list[dict[str, Any]]:
         return list(self._ask("manifests"))
+
+    def totals(self, snapshot: int | None = None) -> dict[str, Any]:
+        """What a snapshot's live entries add up to, and each manifest's smallest sequence number, said and real."""
+        return dict(self._ask("totals", snapshot=self.head() if snapshot is None else snapshot))
+
+    def prepare(self, statement: str, **request: Any) -> Callable[[], None]:
+        """A statement of ``Statements.java``, on the table as it is now; the answer commits it."""
+        prepared = self._ask("prepare", statement=statement, **request)
+
+        def commit() -> None:
+            self.catalog.java.ask("commit", prepared=prepared)
+
+        return commit
 
     def append(self, rows: Sequence[dict[str, Any]], fast: bool = False, branch: str | None = None) -> None:
         self._ask("append", rows=list(rows), fast=fast, branch=branch)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from frazil.commit.operations import Kind, RowCounts, Write
 from frazil.format.metadata import TableMetadata
+from frazil.model import DataFile
 
 FIELDS = [
     {"id": 1, "name": "id", "type": "long", "required": True},
@@ -56,3 +58,15 @@ def with_snapshots(*snapshots: dict[str, Any], main: int | None = None, **change
         last_sequence_number=max(each["sequence-number"] for each in snapshots),
         **changes,
     )
+
+
+def appending(*files: DataFile, **changes: Any) -> Write:
+    """An append of these files to the made-up table."""
+    values: dict[str, Any] = {
+        "kind": Kind.APPEND,
+        "table_uuid": metadata().uuid,
+        "added": files,
+        "written_ids": {1: "id", 2: "name"},
+        "rows": RowCounts(inserted=sum(file.record_count for file in files)),
+    }
+    return Write(**{**values, **changes})

@@ -14,8 +14,9 @@ import pytest
 from frazil.catalog.base import Catalog, Committed, Outcome, Prepared, Stale, Unknown
 from frazil.catalog.memory import MemoryStore
 from frazil.catalog.pointer import PointerCatalog
+from frazil.commit.intents import NewRef, PropertyChange
 from frazil.commit.loop import CommitContext, Identity, Phase, commit
-from frazil.commit.operations import Append, MetadataChange, NewRef, PropertyChange
+from frazil.commit.operations import MetadataChange, Write
 from frazil.commit.retry import Retry
 from frazil.errors import (
     CatalogUnavailable,
@@ -33,7 +34,7 @@ from frazil.format.manifests import UNKNOWN_COUNT, read_manifest, read_manifest_
 from frazil.format.storage import Storage
 from frazil.model import Commit, DataFile, Ident
 from frazil.runtime import Runtime
-from unit.samples import metadata
+from unit.samples import appending, metadata
 
 IDENT = Ident(("ns",), "t")
 
@@ -97,16 +98,7 @@ class World:
         identity = changes.pop("identity", Identity(f"id-{name}-{uuid.uuid4()}", "d", given=False))
         path = f"memory://w/t/data/{name}.parquet"
         self.storage.write(path, b"rows")
-        operation = replace(
-            Append(
-                table_uuid=metadata().uuid,
-                files=(DataFile(path, record_count=10, file_size_in_bytes=4),),
-                schema_id=0,
-                spec_id=0,
-                written_ids={1: "id", 2: "name"},
-            ),
-            **changes,
-        )
+        operation = appending(DataFile(path, record_count=10, file_size_in_bytes=4), **changes)
         return commit(self.context(on_phase), operation, identity, retry or Retry())
 
     def change(self, intent: Any, identity: Identity | None = None) -> Commit:
@@ -250,9 +242,9 @@ def test_a_full_disk_is_not_tried_again(world: World) -> None:
     assert world.unreferenced() == set()
 
 
-def _append_of(name: str) -> Append:
+def _append_of(name: str) -> Write:
     file = DataFile(f"memory://w/t/data/{name}.parquet", record_count=1, file_size_in_bytes=1)
-    return Append(metadata().uuid, (file,), 0, 0, {1: "id", 2: "name"})
+    return appending(file)
 
 
 # Conflicts
@@ -565,7 +557,7 @@ def test_an_id_outlives_the_snapshot_that_carried_it(world: World) -> None:
 
 def test_p12_a_write_that_adds_nothing_makes_no_snapshot_and_keeps_its_id(world: World) -> None:
     world.append("base")
-    first = world.append("empty", files=(), identity=given())
+    first = world.append("empty", added=(), identity=given())
     assert (first.changed, first.snapshot_id) == (False, world.referee.load(IDENT).metadata.ref_snapshot_id())
     second = world.append("rows", identity=given())
     assert (second.already_committed, second.changed) == (True, False)

@@ -13,12 +13,16 @@ import pytest
 
 from frazil import errors
 from frazil.cli._errors import EXIT_CODES, exit_code
+from frazil.commit.checks import Check
+from frazil.commit.conflicts import REQUIRED
+from frazil.commit.operations import Kind
+from frazil.model import Isolation
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/**/*.md")])
 ADRS = sorted(ROOT.glob("docs/adr/[0-9]*.md"))
 STATUSES = {"Proposed", "Accepted", "Rejected", "Superseded"}
-RULES = (2, 3, 5, 6, 7, 9, 12, 13, 14, 15, 16, 29, 30, 31)
+RULES = (2, 3, 5, 6, 7, 9, 12, 13, 14, 15, 16, *range(19, 32))
 _FENCE = re.compile(r"^```python(?P<mark>[^\n]*)\n(?P<code>.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -122,7 +126,22 @@ def rules_table() -> str:
     return "\n".join(lines)
 
 
-@pytest.mark.parametrize(("page", "wanted"), [("errors.md", errors_table()), ("guarantees.md", rules_table())])
+def conflicts_table() -> str:
+    kinds = list(Kind)
+    lines = [f"| Check | {' | '.join(kinds)} |", f"|---|{'---|' * len(kinds)}"]
+    for check in Check:
+        marks = []
+        for kind in kinds:
+            levels = [check in REQUIRED[kind, level] for level in (Isolation.SNAPSHOT, Isolation.SERIALIZABLE)]
+            marks.append("x" if all(levels) else "s" if any(levels) else "")
+        lines.append(f"| {check} | {' | '.join(marks)} |")
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("page", "wanted"),
+    [("errors.md", errors_table()), ("guarantees.md", rules_table()), ("conflicts.md", conflicts_table())],
+)
 def test_the_generated_part_of_a_page_is_current(page: str, wanted: str) -> None:
     path = ROOT / "docs" / page
     before, mark, rest = path.read_text().partition("<!-- generated: make docs -->\n")
@@ -172,6 +191,11 @@ def _measured(table: str) -> list[str]:
 def test_every_rule_of_this_release_has_a_test_and_a_word_in_the_guarantees(rule: int) -> None:
     assert rule_tests()[rule] != []
     assert f"**P{rule}, " in (ROOT / "docs" / "guarantees.md").read_text()
+
+
+def test_every_check_is_explained() -> None:
+    text = (ROOT / "docs" / "conflicts.md").read_text().partition("## What each check asks")[2]
+    assert [check for check in Check if check not in text] == []
 
 
 def test_every_exit_code_is_documented() -> None:

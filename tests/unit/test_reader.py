@@ -425,13 +425,13 @@ def test_row_groups_that_cannot_match_are_not_read(table: Written) -> None:
     (task,) = table.scan("id = 55").tasks()
     reading = Reading.of(table.storage, table.metadata(), IDS)
     assert [batch.to_pylist() for batch in read_task(task, reading)] == [numbered(55)]
-    from frazil.read.arrow import _Opening
+    from frazil.read.arrow import Opening
     from frazil.read.parquet import opened
 
     with opened(table.storage, file) as parquet:
-        assert list(_Opening(task, reading, parquet)._runs()) == [([5], 50)]
+        assert list(Opening(task, reading, parquet)._runs()) == [([5], 50)]
         (every,) = table.scan("name like '%5'").tasks()
-        assert list(_Opening(every, reading, parquet)._runs()) == [(list(range(10)), 0)]
+        assert list(Opening(every, reading, parquet)._runs()) == [(list(range(10)), 0)]
 
 
 def test_columns_come_in_the_order_asked_for_and_bad_ones_are_refused(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What SQLite and Postgres share: Iceberg's JDBC-catalog tables, Frazil's commit ids beside them, and the swap.
+"""What SQLite and Postgres share: Iceberg's JDBC-catalog tables, Frazil's own tables beside them, and the swap.
 
 Every statement is written once, with ``?`` as placeholder. An ``Engine`` brings the database: how to run a read, how to
 run a change in one transaction, and what the driver's errors mean.
@@ -19,12 +19,25 @@ from frazil.catalog._refusals import (
     opened_read_only,
     table_exists,
 )
-from frazil.catalog.base import CommitRecord, Committed, Outcome, Pointer, Stale, Unknown
-from frazil.errors import CatalogUnavailable, CommitUnknown, FrazilError, InvalidInput, NoSuchNamespace, NoSuchTable
+from frazil.catalog.base import ChangeRecord, CommitRecord, Committed, Outcome, Pointer, Stale, Unknown
+from frazil.errors import (
+    CatalogUnavailable,
+    CommitUnknown,
+    FrazilError,
+    InvalidInput,
+    NoSuchNamespace,
+    NoSuchTable,
+    PermissionDenied,
+    StorageError,
+)
 from frazil.model import Ident
 
 DEFAULT_NAME = "frazil"
-TABLES, PROPERTIES, COMMITS = "iceberg_tables", "iceberg_namespace_properties", "frazil_commits"
+TABLES, PROPERTIES = "iceberg_tables", "iceberg_namespace_properties"
+COMMITS, CHANGES = "frazil_commits", "frazil_changes"
+CHANGES_KEPT = 10_000
+"""Changes whose sequence numbers lie further back than this are let go."""
+_PRUNE_EVERY = 500
 
 T = TypeVar("T")
 
@@ -54,11 +67,17 @@ class OutcomeUnknown(Exception):
     """COMMIT was sent and no answer can be trusted."""
 
 
+class _ChangesRefused(Exception):
+    """The database does not take what snapshots did. The transaction was rolled back."""
+
+
 class Engine(Protocol):
     """One database. Raises FrazilError, and the three signals above."""
 
     clock: Callable[[], str]
     """The time in ms, as an SQL expression."""
+    bytes_type: str
+    """The name of the column type that holds bytes."""
     on_standby: str
     """An SQL expression, true where the database is a copy that may lag behind."""
     key_share: str
@@ -88,6 +107,9 @@ _CREATE = {
         table_uuid VARCHAR(64) NOT NULL, commit_id VARCHAR(1000) NOT NULL, digest VARCHAR(255) NOT NULL,
         snapshot_id BIGINT, sequence_number BIGINT NOT NULL, summary TEXT NOT NULL, recorded_at BIGINT NOT NULL,
         PRIMARY KEY (table_uuid, commit_id))""",
+    CHANGES: f"""CREATE TABLE IF NOT EXISTS {CHANGES} (
+        table_uuid VARCHAR(64) NOT NULL, sequence_number BIGINT NOT NULL, snapshot_id BIGINT NOT NULL,
+        body {{bytes_type}} NOT NULL, PRIMARY KEY (table_uuid, sequence_number, snapshot_id))""",
 }
 _ROW = "catalog_name = ? AND table_namespace = ? AND table_name = ?"
 _RESENDS = 3
@@ -109,6 +131,7 @@ class SqlStore:
         self._typed = "iceberg_type" in found[TABLES]
         self._is_table = " AND (iceberg_type = 'TABLE' OR iceberg_type IS NULL)" if self._typed else ""
         self._keeps_commits = bool(found[COMMITS])
+        self._keeps_changes = bool(found[CHANGES])
         self.name = name if name is not None else _adopted_name(engine, shown)
 
     def try_turn(self, ident: Ident) -> Callable[[], None] | None:
@@ -130,12 +153,29 @@ class SqlStore:
             raise no_such_table(ident)
         return Pointer(location, int(now_ms))
 
-    def swap(self, ident: Ident, expected: str, new: str, record: CommitRecord | None) -> Outcome:
+    def swap(
+        self,
+        ident: Ident,
+        expected: str,
+        new: str,
+        record: CommitRecord | None,
+        changes: Sequence[ChangeRecord] = (),
+    ) -> Outcome:
         self._check_writable()
+        try:
+            return self._send_swap(ident, expected, new, record, changes if self._keeps_changes else ())
+        except _ChangesRefused:
+            # They are there for speed alone (rule P10), so the swap goes without them. Nothing of the first one landed.
+            self._keeps_changes = self._may_keep_changes()
+            return self._send_swap(ident, expected, new, record, ())
+
+    def _send_swap(
+        self, ident: Ident, expected: str, new: str, record: CommitRecord | None, changes: Sequence[ChangeRecord]
+    ) -> Outcome:
         row = None if record is None else _record_row(record)
         try:
             return self._engine.write(
-                lambda db: self._swap(db, ident, expected, new, row),
+                lambda db: self._swap(db, ident, expected, new, row, changes),
                 keep=lambda outcome: isinstance(outcome, Committed),
             )
         except (DuplicateRow, LostRace):
@@ -143,7 +183,15 @@ class SqlStore:
         except OutcomeUnknown as unknown:
             return Unknown(str(unknown))
 
-    def _swap(self, db: Db, ident: Ident, expected: str, new: str, row: tuple[Any, ...] | None) -> Committed | Stale:
+    def _swap(
+        self,
+        db: Db,
+        ident: Ident,
+        expected: str,
+        new: str,
+        row: tuple[Any, ...] | None,
+        changes: Sequence[ChangeRecord],
+    ) -> Committed | Stale:
         sql = (
             f"UPDATE {TABLES} SET metadata_location = ?, previous_metadata_location = ? "  # noqa: S608
             f"WHERE {_ROW}{self._is_table} AND metadata_location = ?"
@@ -151,6 +199,8 @@ class SqlStore:
         if db.execute(sql, (new, expected, *self._key(ident), expected)).rowcount == 1:
             if row is not None:
                 self._insert_record(db, row)
+            if changes:
+                self._insert_changes(db, changes)
             return Committed(new)
         # A second statement: the one that lost would still show the value from before the winner (rule P5).
         actual = self._location(db, ident)
@@ -206,6 +256,66 @@ class SqlStore:
     def _has_record(self, db: Db, row: tuple[Any, ...]) -> bool:
         sql = f"SELECT 1 FROM {COMMITS} WHERE table_uuid = ? AND commit_id = ?"  # noqa: S608
         return db.execute(sql, row[:2]).fetchone() is not None
+
+    # What snapshots did
+
+    def find_changes(self, table_uuid: str, after: int, up_to: int) -> list[ChangeRecord]:
+        sql = (
+            f"SELECT snapshot_id, sequence_number, body FROM {CHANGES} "  # noqa: S608
+            "WHERE table_uuid = ? AND sequence_number > ? AND sequence_number <= ? ORDER BY sequence_number"
+        )
+        try:
+            rows = self._engine.read(lambda db: db.execute(sql, (table_uuid, after, up_to)).fetchall())
+        except PermissionDenied:
+            return []
+        except (CatalogUnavailable, StorageError):
+            if self._has_changes():
+                raise
+            return []
+        return [ChangeRecord(table_uuid, snapshot_id, number, bytes(body)) for snapshot_id, number, body in rows]
+
+    def forget_changes(self, table_uuid: str) -> None:
+        self._check_writable()
+        sql = f"DELETE FROM {CHANGES} WHERE table_uuid = ?"  # noqa: S608
+        if self._keeps_changes:
+            delete: Callable[[Db], Rows] = lambda db: db.execute(sql, (table_uuid,))  # noqa: E731
+            _resend(lambda _again: self._change(delete), f"the changes of the table {table_uuid} were removed")
+
+    def _insert_changes(self, db: Db, changes: Sequence[ChangeRecord]) -> None:
+        rows = ", ".join(["(?, ?, ?, ?)"] * len(changes))
+        values = [(each.table_uuid, each.sequence_number, each.snapshot_id, each.body) for each in changes]
+        newest = changes[-1]
+        try:
+            db.execute(
+                f"INSERT INTO {CHANGES} (table_uuid, sequence_number, snapshot_id, body) VALUES {rows} "  # noqa: S608
+                "ON CONFLICT DO NOTHING",
+                [value for row in values for value in row],
+            )
+            if is_time_to_prune(changes):
+                db.execute(
+                    f"DELETE FROM {CHANGES} WHERE table_uuid = ? AND sequence_number < ?",  # noqa: S608
+                    (newest.table_uuid, newest.sequence_number - CHANGES_KEPT),
+                )
+        except Exception as error:
+            raise _ChangesRefused from error
+
+    def _has_changes(self) -> bool:
+        return bool(self._engine.read(lambda db: self._engine.columns(db, CHANGES)))
+
+    def _may_keep_changes(self) -> bool:
+        """Is it worth trying again, or is the table gone, or closed to this user?"""
+        # Adds no row, and is refused all the same where adding one would be.
+        sql = f"INSERT INTO {CHANGES} SELECT * FROM {CHANGES} WHERE 1 = 0"  # noqa: S608
+        try:
+            if not self._has_changes():
+                return False
+            self._engine.write(lambda db: db.execute(sql), keep=lambda _: False)
+        except PermissionDenied:
+            return False
+        except (FrazilError, LostRace):
+            # The database is away for the moment, which says nothing about its tables.
+            return True
+        return True
 
     # Tables
 
@@ -415,7 +525,12 @@ def _set_up(engine: Engine, *, read_only: bool, create: bool, shown: str) -> tup
         if not missing or read_only:
             return found, created
         try:
-            engine.write(lambda db: _create(db, missing))  # noqa: B023 - called before the loop goes on
+            engine.write(lambda db: _create(db, engine, missing))  # noqa: B023 - called before the loop goes on
+        except PermissionDenied:
+            if missing != [CHANGES]:
+                raise
+            # A catalog from before this table was thought of, and a user who may not add one: it works without.
+            return found, created
         except (DuplicateRow, LostRace, OutcomeUnknown):
             # Another process is creating the same tables at this moment: look again.
             continue
@@ -423,9 +538,9 @@ def _set_up(engine: Engine, *, read_only: bool, create: bool, shown: str) -> tup
     raise CatalogUnavailable(f"The catalog's tables in {shown} could not be created")
 
 
-def _create(db: Db, tables: Sequence[str]) -> None:
+def _create(db: Db, engine: Engine, tables: Sequence[str]) -> None:
     for table in tables:
-        db.execute(_CREATE[table])
+        db.execute(_CREATE[table].format(bytes_type=engine.bytes_type))
 
 
 def _adopted_name(engine: Engine, shown: str) -> str:
@@ -467,6 +582,12 @@ def _record_row(record: CommitRecord) -> tuple[Any, ...]:
         record.sequence_number,
         summary,
     )
+
+
+def is_time_to_prune(changes: Sequence[ChangeRecord]) -> bool:
+    """True for every 500th sequence number or so: old changes go in batches, not with each commit."""
+    numbers = [each.sequence_number for each in changes]
+    return bool(numbers) and max(numbers) // _PRUNE_EVERY > (min(numbers) - 1) // _PRUNE_EVERY
 
 
 def _joined(namespace: tuple[str, ...]) -> str:

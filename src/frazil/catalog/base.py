@@ -7,7 +7,7 @@ SQLite, Postgres); ``Catalog`` is what the commit loop sees. ``pointer.py`` turn
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -56,6 +56,19 @@ class CommitRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class ChangeRecord:
+    """What a snapshot did, as ``commit/summaries.py`` writes it, kept beside the pointer to save reading manifests.
+
+    A snapshot need not have one, and losing one costs time only (rule P10).
+    """
+
+    table_uuid: str
+    snapshot_id: int
+    sequence_number: int
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Pointer:
     location: str
     now_ms: int
@@ -78,6 +91,8 @@ class Proposal:
     updates: tuple[dict[str, Any], ...]
     requirements: tuple[dict[str, Any], ...]
     record: CommitRecord | None = None
+    changes: tuple[ChangeRecord, ...] = ()
+    """What the new snapshots do, for catalogs that keep it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +115,8 @@ class Capabilities:
     """A Stale answer proves that the swap did not and will not land. False for catalogs behind a network (rule P30)."""
     atomic: bool = True
     """False: the catalog has no compare-and-swap (Hive's lock); offered with a warning."""
+    keeps_changes: bool = False
+    """The changes of a proposal are kept; otherwise there is no use in making them."""
 
 
 class PointerStore(Protocol):
@@ -111,17 +128,31 @@ class PointerStore(Protocol):
     def read(self, ident: Ident) -> Pointer:
         """The current value, from the primary. Raises NoSuchTable, CatalogUnavailable."""
 
-    def swap(self, ident: Ident, expected: str, new: str, record: CommitRecord | None) -> Outcome:
-        """Set ``new`` where ``expected`` stands, with ``record`` in the same transaction (rule P5).
+    def swap(
+        self,
+        ident: Ident,
+        expected: str,
+        new: str,
+        record: CommitRecord | None,
+        changes: Sequence[ChangeRecord] = (),
+    ) -> Outcome:
+        """Set ``new`` where ``expected`` stands, with ``record`` and ``changes`` in the same transaction (rule P5).
 
         A record whose commit id is already there rolls everything back and answers Stale with the current value. Raises
-        CatalogUnavailable only when the swap was definitely not sent.
+        CatalogUnavailable only when the swap was definitely not sent. Changes never decide: a store that cannot keep
+        them swaps without them.
         """
 
     def find_commit(self, table_uuid: str, commit_id: str) -> CommitRecord | None: ...
 
     def put_commit(self, record: CommitRecord) -> bool:
         """Record a commit id without a swap (a write that matched nothing). False: it was already there."""
+
+    def find_changes(self, table_uuid: str, after: int, up_to: int) -> list[ChangeRecord]:
+        """What is kept of snapshots with sequence numbers above ``after``, up to ``up_to``, in their order."""
+
+    def forget_changes(self, table_uuid: str) -> None:
+        """Let go of all of a table's changes."""
 
     def insert(self, ident: Ident, location: str) -> None:
         """Add a table. Raises TableExists, NoSuchNamespace."""
@@ -184,6 +215,21 @@ class Catalog(Protocol):
 
     def record_commit(self, ident: Ident, head: Head, record: CommitRecord) -> None:
         """Keep the id of a write that changed nothing (rule P12)."""
+
+    def find_changes(self, table_uuid: str, after: int, up_to: int) -> list[ChangeRecord]:
+        """What is kept of snapshots with sequence numbers above ``after``, up to ``up_to``; any of them may be missing.
+
+        One request. Raises CatalogUnavailable.
+        """
+
+    def instant(self) -> Mapping[Ident, str] | None:
+        """Where every table stood at one and the same moment (rule P28); None: this catalog cannot tell."""
+
+    def load_at(self, ident: Ident, location: str) -> Head:
+        """A table as the metadata file at ``location`` has it, whatever became of it since.
+
+        Raises StorageError when the file is no longer there because the table moved on.
+        """
 
     def create(self, ident: Ident, metadata: TableMetadata) -> Head:
         """Raises TableExists, NoSuchNamespace."""

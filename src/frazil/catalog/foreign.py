@@ -12,6 +12,7 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pydantic
@@ -23,6 +24,7 @@ from frazil import _fork
 from frazil.catalog import _refusals, foreign_open, records
 from frazil.catalog.base import (
     Capabilities,
+    ChangeRecord,
     CommitRecord,
     Committed,
     Head,
@@ -142,7 +144,7 @@ class ForeignCatalog:
             updates += records.property_updates(head.metadata, proposal.record, self._runtime.now_ms())
         needed = [table_uuid(head.metadata), *ref_requirements(head.metadata, updates)]
         requirements = merged(needed, proposal.requirements)
-        return Prepared(ident, head, Proposal(updates, requirements, proposal.record))
+        return Prepared(ident, head, replace(proposal, updates=updates, requirements=requirements))
 
     def swap(self, prepared: Prepared) -> Outcome:
         """Send it. Committed may name a later location than this commit's own, when it was found out afterwards."""
@@ -190,6 +192,21 @@ class ForeignCatalog:
         raise CatalogUnavailable(
             f"The commit id could not be recorded: {ident} changed {_RECORD_TRIES} times meanwhile"
         )
+
+    def find_changes(self, table_uuid: str, after: int, up_to: int) -> list[ChangeRecord]:  # noqa: ARG002
+        """There is no place to keep any."""
+        return []
+
+    def instant(self) -> Mapping[Ident, str] | None:
+        """Tables are loaded one by one here, each at its own moment."""
+        return None
+
+    def load_at(self, ident: Ident, location: str) -> Head:
+        # The load comes first because a server may vend the credentials for the table's files with it.
+        head = self.load(ident)
+        if head.location == location:
+            return head
+        return Head(location, TableMetadata.parse(self._storage.read(location), location), head.now_ms)
 
     # Tables: create, register, drop, rename, list
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from frazil.catalog._refusals import (
@@ -16,8 +16,8 @@ from frazil.catalog._refusals import (
     opened_read_only,
     table_exists,
 )
-from frazil.catalog._sql import DEFAULT_NAME
-from frazil.catalog.base import CommitRecord, Committed, Outcome, Pointer, Stale
+from frazil.catalog._sql import CHANGES_KEPT, DEFAULT_NAME, is_time_to_prune
+from frazil.catalog.base import ChangeRecord, CommitRecord, Committed, Outcome, Pointer, Stale
 from frazil.errors import Unsupported
 from frazil.model import Ident
 from frazil.runtime import SYSTEM, Runtime
@@ -37,6 +37,7 @@ class MemoryStore:
         self._locations: dict[Ident, str] = {}
         self._turns: dict[Ident, threading.Lock] = {}
         self._commits: dict[tuple[str, str], CommitRecord] = {}
+        self._changes: dict[str, dict[tuple[int, int], ChangeRecord]] = {}
         self._namespaces: dict[Namespace, dict[str, str]] = {}
 
     def read_only_view(self) -> MemoryStore:
@@ -53,7 +54,14 @@ class MemoryStore:
         with self._reading():
             return Pointer(self._location(ident), self._runtime.now_ms())
 
-    def swap(self, ident: Ident, expected: str, new: str, record: CommitRecord | None) -> Outcome:
+    def swap(
+        self,
+        ident: Ident,
+        expected: str,
+        new: str,
+        record: CommitRecord | None,
+        changes: Sequence[ChangeRecord] = (),
+    ) -> Outcome:
         with self._writing():
             actual = self._locations.get(ident)
             if actual == new and actual != expected:
@@ -64,6 +72,7 @@ class MemoryStore:
                 return Stale(actual)
             self._locations[ident] = new
             self._put(record)
+            self._keep(changes)
             return Committed(new)
 
     def find_commit(self, table_uuid: str, commit_id: str) -> CommitRecord | None:
@@ -73,6 +82,15 @@ class MemoryStore:
     def put_commit(self, record: CommitRecord) -> bool:
         with self._writing():
             return self._commits.setdefault(_key(record), record) is record
+
+    def find_changes(self, table_uuid: str, after: int, up_to: int) -> list[ChangeRecord]:
+        with self._reading():
+            kept = sorted(self._changes.get(table_uuid, {}).items())
+        return [change for (number, _), change in kept if after < number <= up_to]
+
+    def forget_changes(self, table_uuid: str) -> None:
+        with self._writing():
+            self._changes.pop(table_uuid, None)
 
     def insert(self, ident: Ident, location: str) -> None:
         with self._writing():
@@ -129,6 +147,16 @@ class MemoryStore:
     def _put(self, record: CommitRecord | None) -> None:
         if record is not None:
             self._commits.setdefault(_key(record), record)
+
+    def _keep(self, changes: Sequence[ChangeRecord]) -> None:
+        for change in changes:
+            kept = self._changes.setdefault(change.table_uuid, {})
+            kept.setdefault((change.sequence_number, change.snapshot_id), change)
+        if is_time_to_prune(changes):
+            oldest = changes[-1].sequence_number - CHANGES_KEPT
+            kept = self._changes[changes[-1].table_uuid]
+            for key in [each for each in kept if each[0] < oldest]:
+                del kept[key]
 
     def _check_namespace(self, namespace: Namespace) -> None:
         if namespace not in self._known():

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from frazil.catalog._refusals import no_such_namespace
 from frazil.catalog.base import (
     Capabilities,
+    ChangeRecord,
     CommitRecord,
     Committed,
     Head,
@@ -19,7 +20,7 @@ from frazil.catalog.base import (
     Prepared,
     Proposal,
 )
-from frazil.errors import CommitUnknown, CorruptMetadata, FrazilError, InvalidInput, StorageError
+from frazil.errors import CommitUnknown, CorruptMetadata, FrazilError, InvalidInput, NoSuchTable, StorageError
 from frazil.format.metadata import TableMetadata
 from frazil.format.storage import Storage
 from frazil.format.updates import apply
@@ -36,7 +37,7 @@ _TURN_POLL_S = 0.02
 class PointerCatalog:
     """Reads the pointer afresh in every load; only the files it points to, which never change, are remembered."""
 
-    capabilities = Capabilities(records_commit_ids=True, stale_is_certain=True)
+    capabilities = Capabilities(records_commit_ids=True, stale_is_certain=True, keeps_changes=True)
 
     def __init__(self, store: PointerStore, storage: Storage, runtime: Runtime = SYSTEM) -> None:
         self.name = store.name
@@ -67,7 +68,10 @@ class PointerCatalog:
     def swap(self, prepared: Prepared) -> Outcome:
         if prepared.location is None or prepared.metadata is None:
             raise InvalidInput("This commit was prepared by another kind of catalog")
-        outcome = self.store.swap(prepared.ident, prepared.head.location, prepared.location, prepared.proposal.record)
+        proposal = prepared.proposal
+        outcome = self.store.swap(
+            prepared.ident, prepared.head.location, prepared.location, proposal.record, proposal.changes
+        )
         if isinstance(outcome, Committed):
             self._storage.parsed.put(prepared.location, prepared.metadata, prepared.metadata.size)
         return outcome
@@ -110,6 +114,33 @@ class PointerCatalog:
     def record_commit(self, ident: Ident, head: Head, record: CommitRecord) -> None:  # noqa: ARG002 - the seam's
         self.store.put_commit(record)
 
+    def find_changes(self, table_uuid: str, after: int, up_to: int) -> list[ChangeRecord]:
+        return self.store.find_changes(table_uuid, after, up_to)
+
+    # One instant of all tables
+
+    def instant(self) -> Mapping[Ident, str] | None:
+        return self.store.pointers()
+
+    def load_at(self, ident: Ident, location: str) -> Head:
+        try:
+            return Head(location, self._metadata(location, ident), self._runtime.now_ms())
+        except CorruptMetadata as error:
+            if self._still_points_to(ident, location):
+                raise
+            raise StorageError(
+                f"The version of the table {ident} that was pinned cannot be read any more",
+                evidence=error.problem,
+                advice="The table has moved on, and its old metadata was cleaned up: start again from the table as it "
+                "is now",
+            ) from error
+
+    def _still_points_to(self, ident: Ident, location: str) -> bool:
+        try:
+            return self.store.read(ident).location == location
+        except NoSuchTable:
+            return False
+
     # Tables
 
     def create(self, ident: Ident, metadata: TableMetadata) -> Head:
@@ -130,7 +161,11 @@ class PointerCatalog:
         return Head(location, metadata, self._runtime.now_ms())
 
     def drop(self, ident: Ident) -> str:
-        return self.store.delete(ident)
+        location = self.store.delete(ident)
+        # The table is gone; what is kept about its snapshots is in nobody's way, and so is a failure to remove it.
+        with contextlib.suppress(FrazilError):
+            self.store.forget_changes(self._metadata(location, ident).uuid)
+        return location
 
     def rename(self, old: Ident, new: Ident) -> None:
         self.store.rename(old, new)

@@ -64,6 +64,7 @@ class PostgresStore(SqlStore):
 
 
 class _PostgresEngine:
+    bytes_type = "BYTEA"
     on_standby = "pg_is_in_recovery()"
     key_share = " FOR KEY SHARE"
 

@@ -60,6 +60,14 @@ def ref_requirements(metadata: TableMetadata, updates: Iterable[Update]) -> Iter
                 yield _ref(metadata, name)
 
 
+def layout_requirements(metadata: TableMetadata) -> tuple[Json, ...]:
+    """Schema, partitioning and sort order all as they are in ``metadata``: a change of one is judged by the others.
+
+    *Without:* a column is dropped while another writer partitions by it, and both land.
+    """
+    return (_schema_id(metadata), _spec_id(metadata), _last_partition_id(metadata), _sort_order_id(metadata))
+
+
 def table_uuid(metadata: TableMetadata) -> Json:
     return {"type": "assert-table-uuid", "uuid": metadata.uuid}
 

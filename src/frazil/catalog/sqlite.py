@@ -64,6 +64,7 @@ class SqliteStore(SqlStore):
 
 
 class _SqliteEngine:
+    bytes_type = "BLOB"
     on_standby = "0"
     # BEGIN IMMEDIATE lets one change run at a time: there is nobody to hold rows against.
     key_share = ""

@@ -1,43 +1,90 @@
-"""Checks: pure functions of my operation and the head it would land on. They return evidence and never raise."""
+"""Checks: pure functions of my operation and what landed since its base. They return evidence and never raise.
+
+``REQUIRED`` is the one table that says which checks an operation needs; the matrix in the docs is made from it.
+"""
 
 from __future__ import annotations
 
-import enum
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
 
-from frazil.commit.operations import Append, MetadataChange, Operation
+from frazil.commit.carry import Carried, carry, unmoved
+from frazil.commit.checks import Check, Look
+from frazil.commit.history import History
+from frazil.commit.operations import Kind, MetadataChange, Operation, Write
+from frazil.errors import InvalidInput
+from frazil.format import pruning
+from frazil.format.filters import Filter
 from frazil.format.metadata import MAIN, TableMetadata
-from frazil.model import Conflict
+from frazil.model import Change, Conflict, DataFile, Isolation
 
+_HEAD = (Check.SAME_TABLE, Check.BRANCH_EXISTS, Check.SCHEMA_COMPATIBLE, Check.SPEC_LISTED)
+_ROWS = (Check.BASE_IS_ANCESTOR, Check.FILES_EXIST, Check.NO_NEW_DELETES, Check.ROW_OWNER)
+_COMING = (Check.ADDED_ONCE, Check.NOT_DELETED)
+_READS = (Check.NO_ADDED_ROWS, Check.NO_REMOVED_ROWS, Check.NO_NEW_DELETE_FILES)
+_INTENT = (Check.SAME_TABLE, Check.SCHEMA_COMPATIBLE, Check.LAYOUT_UNCHANGED, Check.REFS_UNCHANGED)
+_SERIALIZABLE, _SNAPSHOT = Isolation.SERIALIZABLE, Isolation.SNAPSHOT
 
-class Check(enum.StrEnum):
-    SAME_TABLE = "same table"
-    SCHEMA_COMPATIBLE = "schema still compatible"
-    SPEC_LISTED = "partition spec still listed"
-    BRANCH_EXISTS = "branch still exists"
-
-
-REQUIRED: dict[type, tuple[Check, ...]] = {
-    Append: (Check.SAME_TABLE, Check.BRANCH_EXISTS, Check.SCHEMA_COMPATIBLE, Check.SPEC_LISTED),
-    MetadataChange: (Check.SAME_TABLE,),
+REQUIRED: dict[tuple[Kind, Isolation], tuple[Check, ...]] = {
+    (Kind.APPEND, _SERIALIZABLE): (*_HEAD, *_COMING, Check.BASE_IS_ANCESTOR, *_READS),
+    (Kind.APPEND, _SNAPSHOT): (*_HEAD, *_COMING),
+    (Kind.OVERWRITE, _SERIALIZABLE): (*_HEAD, *_ROWS, *_READS),
+    (Kind.OVERWRITE, _SNAPSHOT): (*_HEAD, *_ROWS),
+    (Kind.REPLACE_PARTITIONS, _SERIALIZABLE): (*_HEAD, *_ROWS, *_READS),
+    (Kind.REPLACE_PARTITIONS, _SNAPSHOT): (*_HEAD, *_ROWS),
+    (Kind.DELETE, _SERIALIZABLE): (*_HEAD, Check.ADDED_ONCE, *_ROWS, *_READS),
+    (Kind.DELETE, _SNAPSHOT): (*_HEAD, Check.ADDED_ONCE, *_ROWS),
+    (Kind.UPDATE, _SERIALIZABLE): (*_HEAD, Check.ADDED_ONCE, *_ROWS, *_READS),
+    (Kind.UPDATE, _SNAPSHOT): (*_HEAD, Check.ADDED_ONCE, *_ROWS),
+    (Kind.UPSERT, _SERIALIZABLE): (*_HEAD, Check.KEYS_UNCHANGED, Check.NOT_DELETED, *_ROWS, *_READS),
+    (Kind.UPSERT, _SNAPSHOT): (*_HEAD, Check.KEYS_UNCHANGED, Check.NOT_DELETED, *_ROWS),
+    (Kind.ROW_DELTA, _SERIALIZABLE): (*_HEAD, Check.KEYS_UNCHANGED, *_ROWS, *_READS),
+    (Kind.ROW_DELTA, _SNAPSHOT): (*_HEAD, Check.KEYS_UNCHANGED, *_ROWS),
+    (Kind.REWRITE, _SERIALIZABLE): (*_HEAD, Check.BASE_IS_ANCESTOR, Check.FILES_EXIST, Check.FILES_NOT_REMOVED),
+    (Kind.REWRITE, _SNAPSHOT): (*_HEAD, Check.BASE_IS_ANCESTOR, Check.FILES_EXIST, Check.FILES_NOT_REMOVED),
+    # A change without rows is an intent replayed on the head; replaying it finds what does not fit any more.
+    (Kind.METADATA, _SERIALIZABLE): _INTENT,
+    (Kind.METADATA, _SNAPSHOT): _INTENT,
 }
 
 
-def conflicts(operation: Operation, head: TableMetadata) -> tuple[Conflict, ...]:
-    """Everything that keeps this operation from landing on this head."""
-    found = (conflict(check, operation, head) for check in REQUIRED[type(operation)])
+def required(operation: Operation) -> tuple[Check, ...]:
+    if isinstance(operation, MetadataChange):
+        return REQUIRED[Kind.METADATA, _SERIALIZABLE]
+    return REQUIRED[operation.kind, operation.isolation]
+
+
+def head_conflicts(operation: Operation, head: TableMetadata) -> tuple[Conflict, ...]:
+    """What keeps this operation from landing on this head, whatever happened to the rows."""
+    if isinstance(operation, MetadataChange):
+        checks = (_same_table(operation, head),)
+        return tuple(each for each in checks if each is not None)
+    wanted = required(operation)
+    found = (check(operation, head) for name, check in _HEAD_CHECKS.items() if name in wanted)
     return tuple(each for each in found if each is not None)
 
 
-def conflict(check: Check, operation: Operation, head: TableMetadata) -> Conflict | None:
-    """One check's verdict."""
-    if check is Check.SAME_TABLE:
-        return _same_table(operation, head)
-    assert isinstance(operation, Append)
-    if check is Check.BRANCH_EXISTS:
-        return _branch_exists(operation, head)
-    if check is Check.SCHEMA_COMPATIBLE:
-        return _schema_compatible(operation, head)
-    return _spec_listed(operation, head)
+def row_conflicts(
+    write: Write, history: History, look: Look, head: TableMetadata
+) -> tuple[Carried, tuple[Conflict, ...]]:
+    """The operation as it stands at the head, and everything that winners did which it cannot stand beside."""
+    wanted = required(write)
+    if Check.BASE_IS_ANCESTOR in wanted and not history.base_is_ancestor and not _is_blind(write):
+        return unmoved(write), (_history_broken(write),)
+    if not history.changes:
+        return unmoved(write), ()
+    if Check.ADDED_ONCE in wanted and (twice := _added_twice(write, history)):
+        return unmoved(write), twice
+    carried = carry(write, history.changes, look, head, wanted)
+    if Check.NO_ADDED_ROWS in wanted:
+        return carried, (*carried.conflicts, *_added_rows(write, history.changes, look, head))
+    # Two that put rows in the place of the same ones: what the first put there would be left beside what I do.
+    both = (replace(each, check=Check.ROW_OWNER) for each in _added_rows(write, carried.replaced_twice, look, head))
+    return carried, (*carried.conflicts, *both)
+
+
+# Checks against the head
 
 
 def _same_table(operation: Operation, head: TableMetadata) -> Conflict | None:
@@ -50,51 +97,185 @@ def _same_table(operation: Operation, head: TableMetadata) -> Conflict | None:
     )
 
 
-def _branch_exists(operation: Append, head: TableMetadata) -> Conflict | None:
-    if operation.branch == MAIN or operation.branch in head.refs:
+def _branch_exists(write: Write, head: TableMetadata) -> Conflict | None:
+    if write.branch == MAIN or write.branch in head.refs:
         return None
     return Conflict(
         Check.BRANCH_EXISTS,
-        f"the branch {operation.branch!r} does not exist",
+        f"the branch {write.branch!r} does not exist",
         advice="Create it with create_branch()",
     )
 
 
-def _schema_compatible(operation: Append, head: TableMetadata) -> Conflict | None:
+def _schema_compatible(write: Write, head: TableMetadata) -> Conflict | None:
     schema = head.schema()
-    dropped = [name for field_id, name in operation.written_ids.items() if field_id not in schema.field_ids]
-    if dropped:
+    if write.added:
+        dropped = [name for field_id, name in write.written_ids.items() if field_id not in schema.field_ids]
+        if dropped:
+            return _schema_conflict(
+                f"the rows hold values of {', '.join(sorted(dropped))}, dropped from the table meanwhile",
+                "Write again without them; their values would have become invisible",
+            )
+        lacking = [each.name for each in schema.fields if each.required and each.field_id not in write.written_ids]
+        if lacking:
+            return _schema_conflict(
+                f"the table has meanwhile got the required {', '.join(lacking)}, which the rows lack",
+                "Write again with values for it",
+            )
+        filled = [
+            str(schema.find_column_name(field_id))
+            for field_id in sorted(write.nullable_ids & schema.field_ids)
+            if schema.find_field(field_id).required
+        ]
+        if filled:
+            return _schema_conflict(
+                f"{', '.join(filled)} may not be null any more, and the rows hold nulls there",
+                "Write again with values for it",
+            )
+    for read in write.reads:
+        try:
+            read.where.rebound(schema)
+        except InvalidInput as error:
+            return _schema_conflict(error.problem, "Read the table again and repeat the operation")
+    return None
+
+
+def _schema_conflict(detail: str, advice: str) -> Conflict:
+    return Conflict(Check.SCHEMA_COMPATIBLE, detail, advice=advice)
+
+
+def _spec_listed(write: Write, head: TableMetadata) -> Conflict | None:
+    missing = {file.spec_id for file in (*write.added, *write.deletes)} - head.specs().keys()
+    if not missing:
+        return None
+    return Conflict(
+        Check.SPEC_LISTED,
+        f"the files were staged under partition spec {min(missing)}, which the table no longer lists",
+        advice="Write again; the rows are then laid out by a current spec",
+    )
+
+
+def _keys_unchanged(write: Write, head: TableMetadata) -> Conflict | None:
+    schema = head.schema()
+    if write.kind is Kind.UPSERT and write.keys and set(schema.identifier_field_ids) != set(write.keys):
         return Conflict(
-            Check.SCHEMA_COMPATIBLE,
-            f"the rows hold values of {', '.join(sorted(dropped))}, dropped from the table meanwhile",
-            advice="Append again without them; their values would have become invisible",
+            Check.KEYS_UNCHANGED,
+            "the table's keys were changed meanwhile, so other rows would have to be replaced",
+            advice="Repeat the upsert; it then goes by the new keys",
         )
-    lacking = [field.name for field in schema.fields if field.required and field.field_id not in operation.written_ids]
-    if lacking:
+    if write.key_spec_id is not None and set(head.specs()) != {write.key_spec_id}:
         return Conflict(
-            Check.SCHEMA_COMPATIBLE,
-            f"the table has meanwhile got the required {', '.join(lacking)}, which the rows lack",
-            advice="Append again with values for it",
-        )
-    filled = [
-        str(schema.find_column_name(field_id))
-        for field_id in sorted(operation.nullable_ids & schema.field_ids)
-        if schema.find_field(field_id).required
-    ]
-    if filled:
-        return Conflict(
-            Check.SCHEMA_COMPATIBLE,
-            f"{', '.join(filled)} may not be null any more, and the rows hold nulls there",
-            advice="Append again with values for it",
+            Check.KEYS_UNCHANGED,
+            "the table was partitioned another way meanwhile, and a delete by key reaches only its own partitioning",
+            advice="Repeat the upsert; it then writes deletes that reach every partition",
         )
     return None
 
 
-def _spec_listed(operation: Append, head: TableMetadata) -> Conflict | None:
-    if operation.spec_id in head.specs():
-        return None
+_HEAD_CHECKS = {
+    Check.SAME_TABLE: _same_table,
+    Check.BRANCH_EXISTS: _branch_exists,
+    Check.SCHEMA_COMPATIBLE: _schema_compatible,
+    Check.SPEC_LISTED: _spec_listed,
+    Check.KEYS_UNCHANGED: _keys_unchanged,
+}
+
+
+# Checks against what landed since the base
+
+
+def _is_blind(write: Write) -> bool:
+    """It read nothing and names no file, so it means the same on any history (rule P25)."""
+    return not (write.removed or write.positions or write.reads)
+
+
+def _history_broken(write: Write) -> Conflict:
     return Conflict(
-        Check.SPEC_LISTED,
-        f"the files were staged under partition spec {operation.spec_id}, which the table no longer lists",
-        advice="Append again; the rows are then laid out by a current spec",
+        Check.BASE_IS_ANCESTOR,
+        f"the snapshot {write.base.snapshot_id} this {write.name} read is no longer in the history of "
+        f"{write.branch!r}: it was rolled back, replaced or expired",
+        advice=f"Read the table again and repeat the {write.name}",
     )
+
+
+def _added_twice(write: Write, history: History) -> tuple[Conflict, ...]:
+    """Files that were there before this operation may have been put into the table by somebody else meanwhile."""
+    if write.owns_files:
+        return ()
+    mine = {file.file_path for file in (*write.added, *write.deletes)}
+    for change in history.changes:
+        both = mine & {entry.file.file_path for entry in (*change.added, *change.deletes)}
+        if both:
+            return (
+                Conflict(
+                    Check.ADDED_ONCE,
+                    f"{len(both)} of its files were added to {write.branch!r} by another writer",
+                    change.snapshot_id,
+                    change.operation,
+                    tuple(sorted(both)),
+                    "There is nothing left to do: their rows are in the table",
+                ),
+            )
+    return ()
+
+
+class _Narrowed:
+    """One filter's tests on statistics, built once for all files of all winners."""
+
+    def __init__(self, where: Filter, head: TableMetadata) -> None:
+        self._never = where.may is False
+        self._may = pruning.may_match(where.may)
+        self._facts = pruning.FileFacts(where.schema, where.field_ids, head.specs())
+        self._partitions: dict[tuple[int, tuple[Any, ...]], bool] = {}
+
+    def may_match(self, file: DataFile) -> bool:
+        return not self._never and self._may_match_partition(file) and self._may(self._facts.of_file(file))
+
+    def _may_match_partition(self, file: DataFile) -> bool:
+        key = (file.spec_id, file.partition)
+        found = self._partitions.get(key)
+        if found is None:
+            known, unknown = self._facts.of_partition(*key), pruning.Facts()
+            found = self._partitions[key] = self._may(lambda field_id: known.get(field_id, unknown))
+        return found
+
+
+def _added_rows(write: Write, changes: Iterable[Change], look: Look, head: TableMetadata) -> Iterator[Conflict]:
+    """Rows that were not there when I looked, and that I would have looked at."""
+    tests = [(read, _Narrowed(read.where, head)) for read in write.reads]
+    if not tests:
+        return
+    for change in changes:
+        if change.operation == "replace":
+            continue
+        near = [(entry, read) for entry in change.added for read, test in tests if test.may_match(entry.file)]
+        if not near:
+            continue
+        copies = _copies_of(change, look)
+        hit = {
+            entry.file.file_path: entry.file
+            for entry, read in near
+            if entry.file.file_path not in copies and look.matches(entry, read)
+        }
+        if hit:
+            yield _added_conflict(write, change, list(hit.values()))
+
+
+def _added_conflict(write: Write, change: Change, hit: list[DataFile]) -> Conflict:
+    files = "1 file" if len(hit) == 1 else f"{len(hit)} files"
+    return Conflict(
+        Check.NO_ADDED_ROWS,
+        f"another writer added rows that this {write.name} would have had to see ({files})",
+        change.snapshot_id,
+        change.operation,
+        tuple(file.file_path for file in hit),
+        f"Repeat the {write.name}: it then sees them. At isolation='snapshot' they would be left alone",
+    )
+
+
+def _copies_of(change: Change, look: Look) -> frozenset[str]:
+    """Files of a change that hold only rows which were in the table before."""
+    if change.lineage_path is None:
+        return frozenset()
+    lineage = look.lineage(change.lineage_path)
+    return frozenset() if lineage is None else frozenset(lineage.outputs)

@@ -11,7 +11,7 @@ attempt, except the operation's own manifests, which depend on no head.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, assert_never
@@ -24,15 +24,12 @@ from frazil.catalog.base import (
     Head,
     Outcome,
     Prepared,
-    Proposal,
     Stale,
     Unknown,
 )
 from frazil.catalog.records import COMMIT_DIGEST, COMMIT_ID, find_record
-from frazil.commit.conflicts import conflicts
-from frazil.commit.manifests import OperationManifests
-from frazil.commit.operations import Append, Operation
-from frazil.commit.rebase import add_snapshot, metadata_change, snapshot_json
+from frazil.commit.chain import Chain, Draft, Refused
+from frazil.commit.operations import Operation, Write
 from frazil.commit.retry import Retry
 from frazil.errors import (
     CatalogUnavailable,
@@ -49,8 +46,7 @@ from frazil.errors import (
 )
 from frazil.format.metadata import MAIN, TableMetadata
 from frazil.format.storage import Storage
-from frazil.format.updates import next_time_ms
-from frazil.model import Commit, Conflict, Ident, Snapshot
+from frazil.model import Commit, Conflict, Ident
 from frazil.runtime import SYSTEM, Runtime
 
 
@@ -64,6 +60,8 @@ class Phase(enum.StrEnum):
 
 
 _TURN_PATIENCE_S = 10.0
+_SHOWN = 10
+"""Conflicts spelled out in a message; all of them are in the error's list."""
 
 OnPhase = Callable[[Phase, int], None]
 
@@ -90,18 +88,27 @@ class CommitContext:
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
-    """What one attempt proposes, with the files that only this attempt references."""
+class Request:
+    """What to commit: one operation, or the chain of a transaction's, all or nothing."""
 
-    proposal: Proposal
-    snapshot_id: int | None
-    sequence_number: int
-    written: tuple[str, ...] = ()
+    operations: tuple[Operation, ...]
+    identity: Identity
+    retry: Retry
+    name: str
+
+    @property
+    def table_uuid(self) -> str:
+        return self.operations[0].table_uuid
 
 
-def commit(context: CommitContext, operation: Operation, identity: Identity, retry: Retry) -> Commit:
-    """Commit one operation, or raise an error that says what is known about its fate."""
-    return _Loop(context, operation, identity, retry).run()
+def commit(
+    context: CommitContext, operations: Operation | Sequence[Operation], identity: Identity, retry: Retry
+) -> Commit:
+    """Commit an operation, or several as one, or raise an error that says what is known about their fate."""
+    chain = tuple(operations) if isinstance(operations, Sequence) else (operations,)
+    writes = [each.name for each in chain if isinstance(each, Write)]
+    name = chain[0].name if len(chain) == 1 else writes[0] if len(writes) == 1 else "transaction"
+    return _Loop(context, Request(chain, identity, retry, name)).run()
 
 
 def find_commit(catalog: Catalog, metadata: TableMetadata, identity: Identity, branch: str = MAIN) -> Commit | None:
@@ -152,18 +159,15 @@ class _Fate(enum.Enum):
 class _Loop:
     """One operation's way to its outcome. Lives for one call."""
 
-    def __init__(self, context: CommitContext, operation: Operation, identity: Identity, retry: Retry) -> None:
+    def __init__(self, context: CommitContext, request: Request) -> None:
         self._catalog = context.catalog
         self._context = context
         self._runtime = context.runtime
-        self._operation = operation
-        self._identity = identity
-        self._retry = retry
-        self._manifests = (
-            OperationManifests(operation, context.storage, context.runtime) if isinstance(operation, Append) else None
-        )
-        # The same over all attempts: an earlier one that landed unnoticed is recognised by it.
-        self._snapshot_id = context.runtime.new_snapshot_id()
+        self._request = request
+        self._name = request.name
+        self._identity = request.identity
+        self._retry = request.retry
+        self._chain = Chain(context.ident, request.operations, context.catalog, context.storage, context.runtime)
         self._started = context.runtime.monotonic()
         self._attempt = 0
         self._lost = 0
@@ -171,6 +175,7 @@ class _Loop:
         self._base: TableMetadata | None = None
         self._found_in: TableMetadata | None = None
         self._fate = _Fate.OPEN
+        self._sent: Draft | None = None
 
     def run(self) -> Commit:
         try:
@@ -187,7 +192,7 @@ class _Loop:
                     self._repeat_after_fault(fault)
                     continue
                 if done is not None:
-                    observe.finished(self._operation.name, self._elapsed())
+                    observe.finished(self._name, self._elapsed())
                     return done
                 self._repeat_after_loss()
         except BaseException as error:
@@ -215,12 +220,11 @@ class _Loop:
         if self._identity.given:
             found = find_commit(self._catalog, head.metadata, self._identity, self._branch)
             if found is not None:
-                if found.snapshot_id != self._snapshot_id:
-                    self._remove_everything()
+                if found.snapshot_id not in self._chain.snapshot_ids:
+                    self._chain.remove_everything()
                 self._fate = _Fate.LANDED
                 return replace(found, attempts=self._attempt, elapsed=self._elapsed())
-        self._check(head.metadata, began)
-        draft = self._build_on(head)
+        draft = self._build_on(head, began)
         if draft is None:
             return self._nothing_to_do(head)
         prepared = self._prepare(head, draft)
@@ -231,7 +235,7 @@ class _Loop:
     def _prepare(self, head: Head, draft: Draft) -> Prepared:
         prepared: Prepared | None = None
         try:
-            prepared = self._catalog.prepare(self._context.ident, head, draft.proposal)
+            prepared = self._catalog.prepare(self._context.ident, head, draft.proposal(self._record(draft)))
             self._phase(Phase.PREPARED)
         except BaseException:
             if prepared is not None:
@@ -242,6 +246,7 @@ class _Loop:
 
     def _swap(self, prepared: Prepared, draft: Draft) -> Outcome:
         self._fate = _Fate.IN_DOUBT
+        self._sent = draft
         try:
             return self._catalog.swap(prepared)
         except FrazilError:
@@ -268,7 +273,7 @@ class _Loop:
             case Unknown():
                 self._log("unknown", began, outcome.cause)
                 raise CommitUnknown(
-                    f"Nobody can say whether this {self._operation.name} on {self._context.ident} was committed",
+                    f"Nobody can say whether this {self._name} on {self._context.ident} was committed",
                     commit_id=self._identity.commit_id,
                     evidence=outcome.cause,
                     advice=f"Nothing was deleted. Send it again with commit_id={self._identity.commit_id!r}: "
@@ -279,71 +284,25 @@ class _Loop:
 
     # Building
 
-    def _check(self, head: TableMetadata, began: float) -> None:
-        if head.format_version != 2:
+    def _build_on(self, head: Head, began: float) -> Draft | None:
+        if head.metadata.format_version != 2:
             raise Unsupported(
-                f"The table {self._context.ident} has format version {head.format_version}; only version 2 is written",
+                f"The table {self._context.ident} has format version {head.metadata.format_version}; only version 2 "
+                "is written",
                 advice="Upgrade the table with an engine of your choice (ALTER TABLE … SET ('format-version'='2'))",
             )
-        found = conflicts(self._operation, head)
-        if found:
-            self._log("conflict", began, ", ".join(str(each.check) for each in found))
-            observe.refused(self._operation.name, found)
-            raise conflict_error(self._operation.name, self._context.ident, found)
-
-    def _build_on(self, head: Head) -> Draft | None:
         try:
-            return self._build(head)
+            return self._chain.draft(head, self._summary_identity(), self._attempt)
+        except Refused as refused:
+            found = refused.conflicts
+            self._log("conflict", began, ", ".join(str(each.check) for each in found))
+            observe.refused(self._name, found)
+            raise conflict_error(self._name, self._context.ident, found) from None
         except CorruptMetadata as error:
             if self._catalog.load(self._context.ident).location == head.location:
                 raise
             # Others expired what this head names while it was being read; the next attempt finds the new head.
             raise StorageError(f"The table {self._context.ident} moved on while it was being read") from error
-
-    def _build(self, head: Head) -> Draft | None:
-        if isinstance(self._operation, Append):
-            return self._build_append(self._operation, head)
-        change = metadata_change(self._operation, head.metadata)
-        if change is None:
-            return None
-        record = self._record(None, head.metadata.last_sequence_number)
-        return Draft(Proposal(*change, record=record), None, head.metadata.last_sequence_number)
-
-    def _build_append(self, operation: Append, head: Head) -> Draft | None:
-        if not operation.files:
-            return None
-        assert self._manifests is not None
-        metadata = head.metadata
-        parent = self._parent(metadata, operation.branch)
-        number = metadata.last_sequence_number + 1
-        manifest_list = self._manifests.write_list(
-            metadata, parent, snapshot_id=self._snapshot_id, sequence_number=number, attempt=self._attempt
-        )
-        snapshot = snapshot_json(
-            operation,
-            metadata,
-            parent,
-            snapshot_id=self._snapshot_id,
-            sequence_number=number,
-            timestamp_ms=next_time_ms(metadata, head.now_ms),
-            manifest_list=manifest_list,
-            identity=self._summary_identity(),
-        )
-        updates, requirements = add_snapshot(metadata, operation.branch, snapshot)
-        record = self._record(self._snapshot_id, number) if self._identity.given else None
-        return Draft(Proposal(updates, requirements, record), self._snapshot_id, number, (manifest_list,))
-
-    def _parent(self, metadata: TableMetadata, branch: str) -> Snapshot | None:
-        """The snapshot to build on. What cannot be resolved is refused: "no parent" would drop every earlier row."""
-        parent = metadata.head_snapshot(branch)
-        if parent is None and metadata.ref_snapshot_id(branch) is not None:
-            raise CorruptMetadata(f"The branch {branch!r} of {self._context.ident} names a snapshot that is not kept")
-        if parent is not None and parent.manifest_list is None:
-            raise Unsupported(
-                f"The newest snapshot of {self._context.ident} keeps its manifests in the metadata file, as v1 did",
-                advice="Commit once with another engine, which writes a manifest list",
-            )
-        return parent
 
     def _summary_identity(self) -> dict[str, str]:
         summary = {COMMIT_ID: self._identity.commit_id}
@@ -351,24 +310,18 @@ class _Loop:
             summary[COMMIT_DIGEST] = self._identity.digest
         return summary
 
-    def _record(self, snapshot_id: int | None, sequence_number: int) -> CommitRecord:
+    def _record(self, draft: Draft) -> CommitRecord | None:
+        """What is kept beside the pointer: without a snapshot it is the commit's only trace (rule P12)."""
+        if draft.snapshot_id is not None and not self._identity.given:
+            return None
         return CommitRecord(
-            table_uuid=self._operation.table_uuid,
+            table_uuid=self._request.table_uuid,
             commit_id=self._identity.commit_id,
             digest=self._identity.digest,
-            snapshot_id=snapshot_id,
-            sequence_number=sequence_number,
-            summary=self._counts(),
+            snapshot_id=draft.snapshot_id,
+            sequence_number=draft.sequence_number,
+            summary=draft.counts,
         )
-
-    def _counts(self) -> Mapping[str, int]:
-        if not isinstance(self._operation, Append):
-            return {"changed": 1}
-        return {
-            "rows_inserted": self._operation.rows,
-            "files_added": len(self._operation.files),
-            "bytes_written": self._operation.bytes,
-        }
 
     # Outcomes
 
@@ -402,7 +355,7 @@ class _Loop:
             return Unknown("the table is gone, and with it every trace of the commit")
         except FrazilError as error:
             return Unknown(error.problem)
-        if head.metadata.uuid != self._operation.table_uuid:
+        if head.metadata.uuid != self._request.table_uuid:
             return Unknown("the name belongs to another table now, and where this one went is not known")
         if self._landed(head.metadata) or self._names(head, prepared) or (record is not None and self._is_mine(record)):
             self._found_in = head.metadata
@@ -414,11 +367,11 @@ class _Loop:
         return Stale(head.location)
 
     def _is_mine(self, record: CommitRecord) -> bool:
-        mine = self._snapshot_id if isinstance(self._operation, Append) else None
-        return record.digest == self._identity.digest and record.snapshot_id == mine
+        mine = self._chain.snapshot_ids or (None,)
+        return record.digest == self._identity.digest and record.snapshot_id in mine
 
     def _landed(self, head: TableMetadata) -> bool:
-        return isinstance(self._operation, Append) and head.has_snapshot(self._snapshot_id)
+        return any(head.has_snapshot(each) for each in self._chain.snapshot_ids)
 
     @staticmethod
     def _names(head: Head, prepared: Prepared) -> bool:
@@ -444,14 +397,13 @@ class _Loop:
     def _success(self, head: TableMetadata, draft: Draft | None = None) -> Commit:
         """``head``: what the commit landed on (with ``draft``), or a later head that has it."""
         if draft is not None:
-            if self._manifests is not None:
-                self._manifests.remove_unused()
+            self._chain.remove_unused()
             snapshot_id, number = draft.snapshot_id, draft.sequence_number
             newest = head.ref_snapshot_id(self._branch)
         else:
-            landed = head.snapshot(self._snapshot_id)
-            assert landed is not None
-            snapshot_id, number, newest = landed.snapshot_id, landed.sequence_number, landed.parent_snapshot_id
+            landed = [found for each in self._chain.snapshot_ids if (found := head.snapshot(each)) is not None]
+            snapshot_id, number = landed[-1].snapshot_id, landed[-1].sequence_number
+            newest = landed[0].parent_snapshot_id
         done = Commit(
             snapshot_id=snapshot_id if snapshot_id is not None else head.ref_snapshot_id(MAIN),
             sequence_number=number,
@@ -459,14 +411,16 @@ class _Loop:
             attempts=self._attempt,
             rebased_over=self._rebased_over(head, newest),
             elapsed=self._elapsed(),
-            rolled_back=self._found_in is not None and _is_rolled_back(self._found_in, self._snapshot_id, self._branch),
+            rolled_back=self._found_in is not None
+            and snapshot_id is not None
+            and _is_rolled_back(self._found_in, snapshot_id, self._branch),
         )
-        counts: dict[str, Any] = dict(self._counts())
+        counts: dict[str, Any] = dict(self._sent.counts) if self._sent is not None else {}
         counts.pop("changed", None)
         return replace(done, **counts)
 
     def _rebased_over(self, head: TableMetadata, newest: int | None) -> int:
-        base = self._base.ref_snapshot_id(self._branch) if self._base is not None else None
+        base = self._chain.base_id or self._base_id()
         count = 0
         for each in head.ancestors(newest):
             if each.snapshot_id == base:
@@ -474,10 +428,20 @@ class _Loop:
             count += 1
         return count
 
+    def _base_id(self) -> int | None:
+        return self._base.ref_snapshot_id(self._branch) if self._base is not None else None
+
     def _nothing_to_do(self, head: Head) -> Commit:
         if self._identity.given:
-            record = self._record(None, head.metadata.last_sequence_number)
-            self._catalog.record_commit(self._context.ident, head, replace(record, summary={}))
+            record = CommitRecord(
+                table_uuid=self._request.table_uuid,
+                commit_id=self._identity.commit_id,
+                digest=self._identity.digest,
+                snapshot_id=None,
+                sequence_number=head.metadata.last_sequence_number,
+            )
+            self._catalog.record_commit(self._context.ident, head, record)
+        self._chain.remove_everything()
         return Commit(
             snapshot_id=head.metadata.ref_snapshot_id(self._branch),
             sequence_number=head.metadata.last_sequence_number,
@@ -493,7 +457,7 @@ class _Loop:
         self._lost += 1
         if self._lost >= self._retry.tries:
             raise RetriesExhausted(
-                f"The {self._operation.name} on {self._context.ident} lost {self._lost} races in a row and gave up",
+                f"The {self._name} on {self._context.ident} lost {self._lost} races in a row and gave up",
                 attempts=self._attempt,
                 evidence=f"It tried for {self._elapsed():.1f} s; each time another writer committed first",
                 advice="Nothing was committed and nothing conflicts: call again, or allow more with "
@@ -513,7 +477,7 @@ class _Loop:
         wait = self._retry.wait_s(n, self._runtime.random())
         if self._retry.total_s is not None and self._elapsed() + wait > self._retry.total_s:
             raise RetriesExhausted(
-                f"The {self._operation.name} on {self._context.ident} used up its time of {self._retry.total_s:g} s",
+                f"The {self._name} on {self._context.ident} used up its time of {self._retry.total_s:g} s",
                 attempts=self._attempt,
                 evidence=f"{self._lost} races were lost and {self._faults} faults met",
                 advice="Nothing was committed: call again, or allow more with retry=frazil.Retry(total_s=…) "
@@ -529,7 +493,7 @@ class _Loop:
 
     @property
     def _branch(self) -> str:
-        return self._operation.branch if isinstance(self._operation, Append) else MAIN
+        return self._chain.branch
 
     def _elapsed(self) -> float:
         return self._runtime.monotonic() - self._started
@@ -540,7 +504,7 @@ class _Loop:
     def _log(self, outcome: str, began: float, detail: str = "") -> None:
         observe.attempt(
             table=str(self._context.ident),
-            operation=self._operation.name,
+            operation=self._name,
             outcome=outcome,
             number=self._attempt,
             commit_id=self._identity.commit_id,
@@ -548,28 +512,24 @@ class _Loop:
             detail=detail,
         )
 
-    def _remove_everything(self) -> None:
-        """Staged rows and manifests: nobody references them, and nobody ever will."""
-        if self._manifests is not None:
-            self._manifests.remove_all()
-        if isinstance(self._operation, Append):
-            self._context.storage.delete([file.file_path for file in self._operation.files])
-
     def _clean_up_after(self, error: BaseException) -> None:
         if self._fate is _Fate.LANDED:
             return
         if self._fate is _Fate.IN_DOUBT or (isinstance(error, FrazilError) and not error.safe_to_delete_staged):
             error.add_note(f"commit id {self._identity.commit_id}: the outcome is not known, so no file was deleted")
             return
-        self._remove_everything()
+        self._chain.remove_everything()
 
 
 def conflict_error(name: str, ident: Ident, found: tuple[Conflict, ...]) -> ConflictError:
-    """The error for a list of conflicts; it reads well on a terminal."""
-    lines = "; ".join(str(each) for each in found)
+    """The error for a list of conflicts; on a terminal each has a line of its own."""
+    lines = [f"\n  {each}." for each in found[:_SHOWN]]
+    if len(found) > _SHOWN:
+        lines.append(f"\n  … and {len(found) - _SHOWN} more.")
+    advice = " ".join(dict.fromkeys(f"{each.advice}." for each in found if each.advice))
     return ConflictError(
         f"The {name} on {ident} conflicts with what others committed meanwhile, and was not committed",
         conflicts=found,
-        evidence=lines,
-        advice=" ".join(dict.fromkeys(f"{each.advice}." for each in found if each.advice)),
+        evidence="".join(lines),
+        advice=f"\n  {advice}" if advice else None,
     )

@@ -1,13 +1,17 @@
-"""The manifests of one operation, over all of its attempts: written once, reused, removed when nobody needs them."""
+"""The files of one operation's attempts: written once, reused by the next attempt, removed when nobody needs them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 
-from frazil.commit.operations import Append
-from frazil.commit.rebase import lay_out
+from frazil.commit.carry import Carried
+from frazil.commit.operations import Kind, Write
+from frazil.commit.rebase import Effect, Place, lay_out
 from frazil.format.manifests import (
+    DATA_MANIFEST,
+    DELETE_MANIFEST,
     NewManifest,
     read_manifest,
     read_manifest_list,
@@ -17,84 +21,206 @@ from frazil.format.manifests import (
 )
 from frazil.format.metadata import TableMetadata
 from frazil.format.storage import Storage
-from frazil.model import Entry, Manifest, Snapshot, Status
+from frazil.model import Content, DataFile, Entry, Lineage, Manifest, Snapshot, Status
 from frazil.runtime import Runtime
+from frazil.stage.deletes import stage_positions
+from frazil.stage.lineage import write_lineage
+
+
+class FilesMissing(Exception):
+    """Files that the operation takes out are not in the table any more."""
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self.paths = tuple(paths)
+        super().__init__(", ".join(paths))
 
 
 class OperationManifests:
-    """Files that an append's attempts share. Not thread-safe: one operation has one of these."""
+    """Files that a write's attempts share. Not thread-safe: one operation has one of these."""
 
-    def __init__(self, operation: Append, storage: Storage, runtime: Runtime) -> None:
-        self._operation = operation
+    def __init__(self, write: Write, storage: Storage, runtime: Runtime) -> None:
+        self._write = write
         self._storage = storage
         self._runtime = runtime
-        self._own: tuple[NewManifest, ...] | None = None
-        self._merged: dict[tuple[str, ...], NewManifest] = {}
-        self._in_use: set[tuple[str, ...]] = set()
+        self._new: dict[object, NewManifest] = {}
+        self._entries: dict[str, Sequence[Entry]] = {}
+        """New manifest → what it holds, for a merge that takes it in."""
+        self._position_deletes: dict[tuple[str, bytes], DataFile] = {}
+        self._sidecars: list[str] = []
+        self._held: dict[str, frozenset[str]] = {}
+        """Manifest → those of the files to take out that it holds; manifests never change."""
+        self._used: set[str] = set()
 
     def write_list(
-        self, head: TableMetadata, parent: Snapshot | None, *, snapshot_id: int, sequence_number: int, attempt: int
-    ) -> str:
-        """Write the manifest list of one attempt and return its path."""
-        own = [new.named_by(snapshot_id, sequence_number) for new in self._own_manifests(head)]
+        self, head: TableMetadata, parent: Snapshot | None, carried: Carried, place: Place
+    ) -> tuple[str, Effect]:
+        """Write the manifest list of one attempt, and everything it needs."""
+        deletes = (*carried.deletes, *self._carried_deletes(carried, head))
         existing = read_manifest_list(self._storage, parent.manifest_list) if parent and parent.manifest_list else ()
         # A manifest without live files adds nothing for a reader, and its history is in the older lists.
         live = [self._complete(each, head) for each in existing if each.added_files_count or each.existing_files_count]
-        layout = lay_out(live, own, head.properties, attempt)
-        self._in_use = set()
-        manifests = [self._merge(group, head, snapshot_id, sequence_number) for group in layout.bins]
-        path = f"{head.metadata_folder}/snap-{snapshot_id}-{attempt}-{self._runtime.new_uuid()}.avro"
+        kept, filtered, taken = self._take_out(live, carried.removed, head)
+        own = [*self._own(head, carried.added, deletes, place), *filtered]
+        named = [new.named_by(place.snapshot_id, place.sequence_number) for new in own]
+        layout = lay_out(kept, named, head.properties, place.attempt)
+        manifests = [self._merge(group, head, place) for group in layout.bins]
+        sidecar = self._sidecar(carried, taken, head)
+        self._used = {manifest.manifest_path for manifest in manifests}
+        self._used |= {file.file_path for file in (*carried.added, *deletes)} | ({sidecar} if sidecar else set())
+        path = f"{head.metadata_folder}/snap-{place.snapshot_id}-{place.attempt}-{self._runtime.new_uuid()}.avro"
         write_manifest_list(
             self._storage,
             path,
             manifests,
-            snapshot_id=snapshot_id,
+            snapshot_id=place.snapshot_id,
             parent_snapshot_id=parent.snapshot_id if parent else None,
-            sequence_number=sequence_number,
+            sequence_number=place.sequence_number,
         )
+        data = tuple(file for file in taken if file.content == Content.DATA)
+        gone = tuple(file for file in taken if file.content != Content.DATA)
+        return path, Effect(self._write.kind, carried.added, deletes, data, gone, sidecar)
+
+    def remove_unused(self) -> None:
+        """After a success: what only losing attempts wanted, and what went into a merge or is not needed any more."""
+        self._storage.delete([path for path in (*self._written(), *self._write.staged_paths) if path not in self._used])
+
+    def remove_all(self) -> None:
+        """After a definite failure: nobody can reference any of these."""
+        self._storage.delete(self._written())
+
+    def _written(self) -> list[str]:
+        return [
+            *(new.manifest.manifest_path for new in self._new.values()),
+            *(file.file_path for file in self._position_deletes.values()),
+            *self._sidecars,
+        ]
+
+    # My own files
+
+    def _carried_deletes(self, carried: Carried, head: TableMetadata) -> list[DataFile]:
+        keys = {path: (path, rows.serialize()) for path, rows in carried.positions.items()}
+        missing = {path: carried.positions[path] for path, key in keys.items() if key not in self._position_deletes}
+        if missing:
+            staged = stage_positions(
+                missing, carried.files, metadata=head, storage=self._storage, runtime=self._runtime
+            )
+            for file in staged:
+                assert file.referenced_data_file is not None
+                self._position_deletes[keys[file.referenced_data_file]] = file
+        return [self._position_deletes[key] for key in keys.values()]
+
+    def _own(
+        self, head: TableMetadata, added: Sequence[DataFile], deletes: Sequence[DataFile], place: Place
+    ) -> list[NewManifest]:
+        groups: dict[tuple[int, int], list[Entry]] = {}
+        for file in (*added, *deletes):
+            content = DATA_MANIFEST if file.content == Content.DATA else DELETE_MANIFEST
+            number = place.copies_number if file.file_path in self._write.copies else None
+            groups.setdefault((content, file.spec_id), []).append(Entry(Status.ADDED, file, sequence_number=number))
+        made = []
+        for (content, spec_id), entries in groups.items():
+            key = (content, spec_id, place.copies_number, tuple(id(entry.file) for entry in entries))
+            made.append(self._once(key, head, spec_id, content, partial(list, entries)))
+        return made
+
+    def _sidecar(self, carried: Carried, taken: Sequence[DataFile], head: TableMetadata) -> str | None:
+        """The record of where rows of removed files went (P26), for everybody who still has to find them."""
+        if not any(file.content == Content.DATA for file in taken) or not (carried.added or self._rewrites):
+            return None
+        if carried.lineage is None and self._write.lineage_path is not None:
+            return self._write.lineage_path
+        lineage = carried.lineage or Lineage(self._write.copies, self._write.moved)
+        path = write_lineage(self._storage, self._runtime, head, lineage)
+        self._sidecars.append(path)
         return path
+
+    @property
+    def _rewrites(self) -> bool:
+        return self._write.kind is Kind.REWRITE
+
+    # Manifests of others
 
     def _complete(self, manifest: Manifest, head: TableMetadata) -> Manifest:
         spec_id = manifest.partition_spec_id
         return with_counts(self._storage, manifest, head.spec(spec_id), head.spec_schema(spec_id))
 
-    def remove_unused(self) -> None:
-        """After a success: merges that only losing attempts wanted, and own manifests that went into a merge."""
-        merged_away = {path for paths in self._in_use for path in paths}
-        unused = [new for paths, new in self._merged.items() if paths not in self._in_use]
-        own = [new for new in self._own or () if new.manifest.manifest_path in merged_away]
-        self._storage.delete([new.manifest.manifest_path for new in (*unused, *own)])
+    def _take_out(
+        self, live: Sequence[Manifest], removed: Sequence[DataFile], head: TableMetadata
+    ) -> tuple[list[Manifest], list[NewManifest], list[DataFile]]:
+        """Manifests that stay as they are, new ones in which my files are marked as deleted, and these files."""
+        required = {file.file_path for file in removed}
+        wanted = required | {file.file_path for file in self._write.removed_deletes}
+        if not wanted:
+            return list(live), [], []
+        specs = {file.spec_id for file in (*removed, *self._write.removed_deletes)}
+        left = set(wanted)
+        kept: list[Manifest] = []
+        filtered: list[NewManifest] = []
+        taken: list[DataFile] = []
+        for manifest in live:
+            mine = self._hits(manifest, wanted) if left and manifest.partition_spec_id in specs else frozenset()
+            if not mine:
+                kept.append(manifest)
+                continue
+            left -= mine
+            new = self._once(
+                (manifest.manifest_path, mine),
+                head,
+                manifest.partition_spec_id,
+                manifest.content,
+                partial(self._marked, manifest, mine),
+            )
+            filtered.append(new)
+            marked = self._entries[new.manifest.manifest_path]
+            taken.extend(entry.file for entry in marked if entry.status == Status.DELETED)
+        if missing := left & required:
+            raise FilesMissing(sorted(missing))
+        return kept, filtered, taken
 
-    def remove_all(self) -> None:
-        """After a definite failure: nobody can reference any of these."""
-        self._storage.delete([new.manifest.manifest_path for new in (*(self._own or ()), *self._merged.values())])
+    def _hits(self, manifest: Manifest, wanted: set[str]) -> frozenset[str]:
+        path = manifest.manifest_path
+        if path not in self._held:
+            entries = read_manifest(self._storage, manifest, stats=frozenset())
+            self._held[path] = frozenset(entry.file.file_path for entry in entries)
+        return self._held[path] & wanted
 
-    def _own_manifests(self, head: TableMetadata) -> tuple[NewManifest, ...]:
-        if self._own is None:
-            self._own = (self._write(head, self._operation.spec_id, self._own_entries()),)
-        return self._own
+    def _marked(self, manifest: Manifest, mine: frozenset[str]) -> list[Entry]:
+        return [
+            # Whoever commits this manifest deletes the file, so the id is inherited (P14).
+            replace(entry, status=Status.DELETED, snapshot_id=None)
+            if entry.file.file_path in mine
+            else replace(entry, status=Status.EXISTING)
+            for entry in read_manifest(self._storage, manifest)
+        ]
 
-    def _own_entries(self) -> list[Entry]:
-        return [Entry(Status.ADDED, file) for file in self._operation.files]
-
-    def _merge(
-        self, group: Sequence[Manifest], head: TableMetadata, snapshot_id: int, sequence_number: int
-    ) -> Manifest:
+    def _merge(self, group: Sequence[Manifest], head: TableMetadata, place: Place) -> Manifest:
         if len(group) == 1:
             return group[0]
-        paths = tuple(manifest.manifest_path for manifest in group)
-        if paths not in self._merged:
-            own = {new.manifest.manifest_path for new in self._own or ()}
-            entries: list[Entry] = []
-            for manifest in group:
-                if manifest.manifest_path in own:
-                    entries.extend(self._own_entries())
-                else:
-                    entries.extend(replace(e, status=Status.EXISTING) for e in read_manifest(self._storage, manifest))
-            self._merged[paths] = self._write(head, group[0].partition_spec_id, entries)
-        self._in_use.add(paths)
-        return self._merged[paths].named_by(snapshot_id, sequence_number)
+        key = tuple(manifest.manifest_path for manifest in group)
+        first = group[0]
 
-    def _write(self, head: TableMetadata, spec_id: int, entries: Sequence[Entry]) -> NewManifest:
-        path = f"{head.metadata_folder}/{self._runtime.new_uuid()}-m0.avro"
-        return write_manifest(self._storage, path, entries, spec=head.spec(spec_id), schema=head.spec_schema(spec_id))
+        def entries() -> list[Entry]:
+            found: list[Entry] = []
+            for manifest in group:
+                own = self._entries.get(manifest.manifest_path)
+                if own is not None:
+                    found.extend(own)
+                else:
+                    old = read_manifest(self._storage, manifest)
+                    found.extend(replace(entry, status=Status.EXISTING) for entry in old)
+            return found
+
+        new = self._once(key, head, first.partition_spec_id, first.content, entries)
+        return new.named_by(place.snapshot_id, place.sequence_number)
+
+    def _once(
+        self, key: object, head: TableMetadata, spec_id: int, content: int, entries: Callable[[], Iterable[Entry]]
+    ) -> NewManifest:
+        if key not in self._new:
+            path = f"{head.metadata_folder}/{self._runtime.new_uuid()}-m0.avro"
+            held = list(entries())
+            self._new[key] = write_manifest(
+                self._storage, path, held, spec=head.spec(spec_id), schema=head.spec_schema(spec_id), content=content
+            )
+            self._entries[path] = held
+        return self._new[key]

@@ -2,69 +2,136 @@
 
 from __future__ import annotations
 
+import enum
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 import orjson
-import pyarrow as pa
+from pyroaring import BitMap64
 
+from frazil.commit.intents import Intent
+from frazil.format.filters import Filter
 from frazil.format.metadata import MAIN
-from frazil.model import DataFile
+from frazil.model import Content, DataFile, Isolation, Predicate, Run
+from frazil.read.deletes import Keys
+
+OnDeleted = Literal["abort", "keep", "drop"]
+
+
+class Kind(enum.StrEnum):
+    """What a write means. Which checks it needs follows from this and the isolation level alone."""
+
+    APPEND = "append"
+    OVERWRITE = "overwrite"
+    REPLACE_PARTITIONS = "replace partitions"
+    DELETE = "delete"
+    UPDATE = "update"
+    UPSERT = "upsert"
+    ROW_DELTA = "row delta"
+    REWRITE = "rewrite"
+    METADATA = "metadata"
 
 
 @dataclass(frozen=True, slots=True)
-class Append:
-    """Add files. They were staged under ``schema_id`` and ``spec_id`` of the table ``table_uuid``."""
+class Base:
+    """The snapshot an operation read; every check looks at what landed after it."""
 
+    snapshot_id: int | None = None
+    """None: the branch had no snapshot."""
+    sequence_number: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Read:
+    """Rows that an operation looked at to decide what it writes."""
+
+    where: Filter
+    keys: Keys | None = None
+    """Narrower than ``where``: only rows with one of these keys were looked at (a merge by key)."""
+    sees_removals: bool = False
+    """The operation depends on these rows being there (a transaction's scan), so their removal counts, too (P22)."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowCounts:
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Write:
+    """A change of rows: files that come, files that go, and rows that go out of files that stay.
+
+    A replaced file is in ``removed``; the rows of it that stay are in files of ``copies``, the rows that live on with
+    other values are in ``moved``, and all its other rows are deleted.
+    """
+
+    kind: Kind
     table_uuid: str
-    files: tuple[DataFile, ...]
-    schema_id: int
-    spec_id: int
-    written_ids: Mapping[int, str]
+    base: Base = Base()
+    branch: str = MAIN
+    isolation: Isolation = Isolation.SERIALIZABLE
+    added: tuple[DataFile, ...] = ()
+    """New data files: rows that are new or have new values, and copies of rows of removed files."""
+    copies: Mapping[str, tuple[Run, ...]] = field(default_factory=dict)
+    """Those of ``added`` that hold copied rows only, with where the rows came from. They keep the base's age (P20)."""
+    removed: tuple[DataFile, ...] = ()
+    """Data files that go."""
+    removed_deletes: tuple[DataFile, ...] = ()
+    """Delete files that applied to removed files only; it is no matter if they are gone already."""
+    deletes: tuple[DataFile, ...] = ()
+    """New delete files: position deletes of one data file each, or equality deletes."""
+    positions: Mapping[str, BitMap64] = field(default_factory=dict)
+    """Data file that stays → the rows that ``deletes`` takes out of it by position."""
+    touched: Mapping[str, DataFile] = field(default_factory=dict)
+    """The data files that ``positions`` names."""
+    moved: Mapping[str, BitMap64] = field(default_factory=dict)
+    """Data file → those of its rows taken out that live on, with other values, in ``added``."""
+    reads: tuple[Read, ...] = ()
+    keys: tuple[int, ...] = ()
+    """The field ids that equality deletes compare."""
+    key_spec_id: int | None = None
+    """Equality deletes were written under this partitioned spec, which is sound while the table has no other (P21)."""
+    predicate: Predicate | None = None
+    """Which rows were asked to go, for those who append such rows meanwhile (P23)."""
+    on_deleted: OnDeleted = "keep"
+    schema_id: int = 0
+    """The schema the rows were staged under."""
+    written_ids: Mapping[int, str] = field(default_factory=dict)
     """Field id → name at staging time, for every column the files hold, nested ones included."""
     nullable_ids: frozenset[int] = frozenset()
     """Columns that were optional at staging time and in which the files may hold a null."""
-    branch: str = MAIN
-    snapshot_properties: Mapping[str, str] = field(default_factory=dict)
-    name: str = "append"
-
-    @property
-    def rows(self) -> int:
-        return sum(file.record_count for file in self.files)
-
-    @property
-    def bytes(self) -> int:
-        return sum(file.file_size_in_bytes for file in self.files)
-
-
-@dataclass(frozen=True, slots=True)
-class SchemaUnion:
-    """Make the schema hold every column of ``incoming``, matched by name."""
-
-    incoming: pa.Schema
-
-
-@dataclass(frozen=True, slots=True)
-class PropertyChange:
-    """Set and remove table properties. Different keys commute; on one key the last writer wins."""
-
-    updates: Mapping[str, str] = field(default_factory=dict)
-    removals: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class NewRef:
-    """Create a branch or a tag at a snapshot; the name must be free."""
-
-    ref: str
-    kind: Literal["branch", "tag"]
+    lineage_path: str | None = None
+    """The sidecar with ``copies`` and ``moved``, written and durable (P26)."""
     snapshot_id: int | None = None
-    """None: the head of main when the commit lands."""
+    """The id its snapshot is to have, where something refers to it already; None: any."""
+    owns_files: bool = True
+    """The files were written for this operation and go when it fails; False: they belong to another snapshot."""
+    rows: RowCounts = RowCounts()
+    snapshot_properties: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def name(self) -> str:
+        return self.kind.value
 
-Intent = SchemaUnion | PropertyChange | NewRef
+    @property
+    def staged_paths(self) -> list[str]:
+        """Every file that was written for this operation alone."""
+        if not self.owns_files:
+            return []
+        sidecar = [self.lineage_path] if self.lineage_path is not None else []
+        return [*(file.file_path for file in (*self.added, *self.deletes)), *sidecar]
+
+    @property
+    def has_equality_deletes(self) -> bool:
+        return any(file.content == Content.EQUALITY_DELETES for file in self.deletes)
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.added or self.removed or self.deletes or self.removed_deletes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +143,7 @@ class MetadataChange:
     name: str = "metadata"
 
 
-Operation = Append | MetadataChange
+Operation = Write | MetadataChange
 
 
 def digest(verb: str, **parameters: object) -> str:

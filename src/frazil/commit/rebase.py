@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, assert_never
+from typing import Any
 
-from pyiceberg.schema import Schema
-
-from frazil.commit.operations import Append, Intent, MetadataChange, NewRef, PropertyChange, SchemaUnion
+from frazil.commit.operations import Kind, Write
 from frazil.errors import InvalidInput
-from frazil.format.manifests import DATA_MANIFEST
-from frazil.format.metadata import MAIN, TableMetadata
-from frazil.format.properties import NAME_MAPPING, grown_mapping
-from frazil.format.schemas import evolve
-from frazil.model import Manifest, Snapshot
+from frazil.format.manifests import DATA_MANIFEST, DELETE_MANIFEST
+from frazil.format.metadata import TableMetadata
+from frazil.model import Change, Content, DataFile, Entry, Manifest, Snapshot, Status
 
 Json = dict[str, Any]
 Updates = tuple[Json, ...]
 
+VERB, LINEAGE = "frazil.verb", "frazil.lineage"
+"""Keys of a snapshot's summary: which write it was, and the record of where rows of replaced files went."""
+
 _MERGE_ENABLED = ("commit.manifest-merge.enabled", "true")
 _MERGE_MIN_COUNT = ("commit.manifest.min-count-to-merge", "100")
 _MERGE_TARGET_SIZE = ("commit.manifest.target-size-bytes", str(8 * 1024 * 1024))
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where in the table's history an attempt puts its snapshot."""
+
+    snapshot_id: int
+    sequence_number: int
+    copies_number: int
+    """The data sequence number of copied rows: that of the snapshot they were read from (rule P20)."""
+    attempt: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,25 +55,31 @@ def lay_out(
         return ManifestLayout(alone)
     minimum = _number(properties, _MERGE_MIN_COUNT) * (1 if attempt == 1 else 2)
     target = _number(properties, _MERGE_TARGET_SIZE)
-    if len(existing) + len(mine) < minimum:
-        return ManifestLayout(alone)
-    by_spec: dict[int, list[Manifest]] = defaultdict(list)
-    kept: list[tuple[Manifest, ...]] = []
-    for manifest in (*mine, *existing):
-        if manifest.content == DATA_MANIFEST:
-            by_spec[manifest.partition_spec_id].append(manifest)
-        else:
-            kept.append((manifest,))
     bins: list[tuple[Manifest, ...]] = []
-    newest = mine[0] if mine else None
+    for content in (DATA_MANIFEST, DELETE_MANIFEST):
+        new = [manifest for manifest in mine if manifest.content == content]
+        old = [manifest for manifest in existing if manifest.content == content]
+        if len(new) + len(old) < minimum:
+            bins.extend((manifest,) for manifest in (*new, *old))
+        else:
+            bins.extend(_merged(new, old, minimum, target))
+    return ManifestLayout(tuple(bins))
+
+
+def _merged(
+    new: Sequence[Manifest], old: Sequence[Manifest], minimum: int, target: int
+) -> Iterator[tuple[Manifest, ...]]:
+    by_spec: dict[int, list[Manifest]] = defaultdict(list)
+    for manifest in (*new, *old):
+        by_spec[manifest.partition_spec_id].append(manifest)
+    newest = new[0] if new else None
     for spec_id in sorted(by_spec, reverse=True):
         for group in _pack_from_end(by_spec[spec_id], target):
             # The bin that holds the new manifest is still filling up; older ones are merged as soon as they are full.
             if newest in group and len(group) < minimum:
-                bins.extend((manifest,) for manifest in group)
+                yield from ((manifest,) for manifest in group)
             else:
-                bins.append(tuple(group))
-    return ManifestLayout((*bins, *kept))
+                yield tuple(group)
 
 
 def _pack_from_end(manifests: Sequence[Manifest], target: int) -> list[list[Manifest]]:
@@ -80,27 +96,75 @@ def _pack_from_end(manifests: Sequence[Manifest], target: int) -> list[list[Mani
     return list(reversed(bins))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Effect:
+    """What a snapshot does to its parent."""
+
+    kind: Kind
+    added: tuple[DataFile, ...] = ()
+    deletes: tuple[DataFile, ...] = ()
+    removed: tuple[DataFile, ...] = ()
+    removed_deletes: tuple[DataFile, ...] = ()
+    lineage_path: str | None = None
+
+    @property
+    def operation(self) -> str:
+        """Iceberg's word for it."""
+        if self.kind is Kind.REWRITE:
+            return "replace"
+        if self.removed or self.deletes or self.removed_deletes:
+            return "overwrite" if self.added else "delete"
+        return "append"
+
+    @property
+    def bytes_written(self) -> int:
+        return sum(file.file_size_in_bytes for file in (*self.added, *self.deletes))
+
+
+def change_of(write: Write, effect: Effect, place: Place) -> Change:
+    """The same effect as those see it who have to check against it."""
+
+    def entry(file: DataFile) -> Entry:
+        number = place.copies_number if file.file_path in write.copies else place.sequence_number
+        return Entry(Status.ADDED, file, place.snapshot_id, number, place.sequence_number)
+
+    return Change(
+        snapshot_id=place.snapshot_id,
+        sequence_number=place.sequence_number,
+        operation=effect.operation,
+        added=tuple(map(entry, effect.added)),
+        removed=effect.removed,
+        deletes=tuple(map(entry, effect.deletes)),
+        removed_deletes=effect.removed_deletes,
+        is_delete=effect.operation == "delete" or write.kind is Kind.DELETE,
+        lineage_path=effect.lineage_path,
+        predicate=write.predicate,
+    )
+
+
 def snapshot_json(
-    operation: Append,
+    write: Write,
+    effect: Effect,
     head: TableMetadata,
     parent: Snapshot | None,
+    place: Place,
     *,
-    snapshot_id: int,
-    sequence_number: int,
     timestamp_ms: int,
     manifest_list: str,
     identity: Mapping[str, str],
 ) -> Json:
     """The new snapshot as metadata.json holds it."""
     summary = {
-        "operation": "append",
-        **operation.snapshot_properties,
+        "operation": effect.operation,
+        **write.snapshot_properties,
         **identity,
-        **append_summary(operation, parent),
+        **({} if write.kind is Kind.APPEND else {VERB: write.kind.value}),
+        **({} if effect.lineage_path is None else {LINEAGE: effect.lineage_path}),
+        **summary_counts(effect, parent),
     }
     snapshot: Json = {
-        "snapshot-id": snapshot_id,
-        "sequence-number": sequence_number,
+        "snapshot-id": place.snapshot_id,
+        "sequence-number": place.sequence_number,
         "timestamp-ms": timestamp_ms,
         "manifest-list": manifest_list,
         "summary": summary,
@@ -111,102 +175,73 @@ def snapshot_json(
     return snapshot
 
 
-def append_summary(operation: Append, parent: Snapshot | None) -> dict[str, str]:
+def summary_counts(effect: Effect, parent: Snapshot | None) -> dict[str, str]:
     """Counts in the specification's words ("Optional Snapshot Summary Fields"). A total nobody knows stays unknown."""
-    added = {"data-files": len(operation.files), "records": operation.rows, "files-size": operation.bytes}
-    summary = {f"added-{key}": str(value) for key, value in added.items()}
-    partitions = {(file.spec_id, file.partition) for file in operation.files if file.partition}
+    came, went = _counted(effect.added, effect.deletes), _counted(effect.removed, effect.removed_deletes)
+    summary: dict[str, str] = {}
+    for key in _TOTALS:
+        if came[key] or (key in ("data-files", "records", "files-size") and effect.kind is Kind.APPEND):
+            summary[f"added-{key}"] = str(came[key])
+        if went[key]:
+            gone = "deleted" if key in ("data-files", "records") else "removed"
+            summary[f"{gone}-{key}"] = str(went[key])
+    for content, word in _DELETE_FILES.items():
+        for verb, files in (("added", effect.deletes), ("removed", effect.removed_deletes)):
+            if count := sum(1 for file in files if file.content == content):
+                summary[f"{verb}-{word}-delete-files"] = str(count)
+    everything = (*effect.added, *effect.deletes, *effect.removed, *effect.removed_deletes)
+    partitions = {(file.spec_id, file.partition) for file in everything if file.partition}
     if partitions:
         summary["changed-partition-count"] = str(len(partitions))
-    zero = {"delete-files": 0, "position-deletes": 0, "equality-deletes": 0}
-    before = parent.summary if parent is not None else {f"total-{key}": "0" for key in (*added, *zero)}
-    for key, value in (added | zero).items():
+    before = parent.summary if parent is not None else {f"total-{key}": "0" for key in _TOTALS}
+    for key in _TOTALS:
         total = before.get(f"total-{key}", "")
         if total.isdigit():
-            summary[f"total-{key}"] = str(int(total) + value)
+            summary[f"total-{key}"] = str(max(0, int(total) + came[key] - went[key]))
     return summary
 
 
-def add_snapshot(head: TableMetadata, branch: str, snapshot: Json) -> tuple[Updates, Updates]:
-    """Updates and requirements that put a snapshot on top of a branch (rule P29)."""
+_TOTALS = ("data-files", "records", "files-size", "delete-files", "position-deletes", "equality-deletes")
+_DELETE_FILES = {Content.POSITION_DELETES: "position", Content.EQUALITY_DELETES: "equality"}
+
+
+def _counted(data: Sequence[DataFile], deletes: Sequence[DataFile]) -> dict[str, int]:
+    rows = {content: sum(f.record_count for f in deletes if f.content == content) for content in _DELETE_FILES}
+    return {
+        "data-files": len(data),
+        "records": sum(file.record_count for file in data),
+        "files-size": sum(file.file_size_in_bytes for file in (*data, *deletes)),
+        "delete-files": len(deletes),
+        "position-deletes": rows[Content.POSITION_DELETES],
+        "equality-deletes": rows[Content.EQUALITY_DELETES],
+    }
+
+
+def add_snapshot(head: TableMetadata, branch: str, snapshot: Json) -> Updates:
+    """Updates that put a snapshot on top of a branch."""
     kept = {key: value for key, value in head.refs.get(branch, {}).items() if key not in ("snapshot-id", "type")}
     ref = {"action": "set-snapshot-ref", "ref-name": branch, "type": "branch", "snapshot-id": snapshot["snapshot-id"]}
-    updates = ({"action": "add-snapshot", "snapshot": snapshot}, {**ref, **kept})
-    requirements = (
-        _same_table(head),
-        {"type": "assert-ref-snapshot-id", "ref": branch, "snapshot-id": head.ref_snapshot_id(branch)},
+    return ({"action": "add-snapshot", "snapshot": snapshot}, {**ref, **kept})
+
+
+def write_requirements(write: Write, head: TableMetadata) -> Updates:
+    """What must still be true of the head when a write lands on it (rule P29)."""
+    found: list[Json] = [
+        {"type": "assert-table-uuid", "uuid": head.uuid},
+        {"type": "assert-ref-snapshot-id", "ref": write.branch, "snapshot-id": head.ref_snapshot_id(write.branch)},
         {"type": "assert-current-schema-id", "current-schema-id": head.current_schema_id},
-    )
-    return updates, requirements
+    ]
+    if write.kind is Kind.REPLACE_PARTITIONS or write.key_spec_id is not None:
+        found.append({"type": "assert-default-spec-id", "default-spec-id": head.default_spec_id})
+    return tuple(found)
 
 
-def metadata_change(operation: MetadataChange, head: TableMetadata) -> tuple[Updates, Updates] | None:
-    """Updates and requirements of a change without rows; None when the head already is as asked."""
-    intent: Intent = operation.intent
-    match intent:
-        case SchemaUnion():
-            return _schema_union(intent, head)
-        case PropertyChange():
-            return _property_change(intent, head)
-        case NewRef():
-            return _new_ref(intent, head)
-        case _:
-            assert_never(intent)
-
-
-def _schema_union(intent: SchemaUnion, head: TableMetadata) -> tuple[Updates, Updates] | None:
-    evolved = evolve(head.schema(), head.last_column_id, intent.incoming)
-    if evolved is None:
-        return None
-    fields, last_column_id = evolved
-    schema_id = max(head.schemas()) + 1
-    schema = Schema(*fields.fields, schema_id=schema_id, identifier_field_ids=fields.identifier_field_ids)
-    body = schema.model_dump(by_alias=True, mode="json")
-    updates: Updates = (
-        {"action": "add-schema", "schema": body, "last-column-id": last_column_id},
-        {"action": "set-current-schema", "schema-id": -1},
-    )
-    if head.name_mapping is not None:
-        mapping = grown_mapping(head.name_mapping, head.schema(), schema)
-        updates += ({"action": "set-properties", "updates": {NAME_MAPPING: mapping}},)
-    requirements = (
-        _same_table(head),
-        {"type": "assert-current-schema-id", "current-schema-id": head.current_schema_id},
-        {"type": "assert-last-assigned-field-id", "last-assigned-field-id": head.last_column_id},
-    )
-    return updates, requirements
-
-
-def _property_change(intent: PropertyChange, head: TableMetadata) -> tuple[Updates, Updates] | None:
-    changed = {key: value for key, value in intent.updates.items() if head.properties.get(key) != value}
-    gone = [key for key in intent.removals if key in head.properties]
-    updates: list[Json] = []
-    if changed:
-        updates.append({"action": "set-properties", "updates": changed})
-    if gone:
-        updates.append({"action": "remove-properties", "removals": gone})
-    return (tuple(updates), (_same_table(head),)) if updates else None
-
-
-def _new_ref(intent: NewRef, head: TableMetadata) -> tuple[Updates, Updates] | None:
-    snapshot_id = head.ref_snapshot_id(MAIN) if intent.snapshot_id is None else intent.snapshot_id
-    if snapshot_id is None or not head.has_snapshot(snapshot_id):
-        raise InvalidInput(
-            f"The {intent.kind} {intent.ref!r} needs a snapshot to point to, and {snapshot_id} is none of this table",
-            advice="Commit something first, or name a snapshot that history() lists",
-        )
-    existing = head.refs.get(intent.ref)
-    if existing is not None:
-        if existing["snapshot-id"] == snapshot_id and existing["type"] == intent.kind:
-            return None
-        raise InvalidInput(f"The table already has a {existing['type']} {intent.ref!r}", advice="Choose another name")
-    update = {"action": "set-snapshot-ref", "ref-name": intent.ref, "type": intent.kind, "snapshot-id": snapshot_id}
-    absent = {"type": "assert-ref-snapshot-id", "ref": intent.ref, "snapshot-id": None}
-    return (update,), (_same_table(head), absent)
-
-
-def _same_table(head: TableMetadata) -> Json:
-    return {"type": "assert-table-uuid", "uuid": head.uuid}
+def distinct(requirements: Iterable[Json]) -> Updates:
+    """The first of each kind, and of each branch: what a chain of changes asks of the head it starts on."""
+    found: dict[tuple[str, str], Json] = {}
+    for each in requirements:
+        found.setdefault((each["type"], each.get("ref", "")), each)
+    return tuple(found.values())
 
 
 def _text(properties: Mapping[str, str], setting: tuple[str, str]) -> str:

@@ -15,6 +15,9 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.transforms import BucketTransform
+from pyiceberg.types import IcebergType
 
 from frazil.errors import InvalidInput
 from frazil.format._sql_cast import CastError, Target, find_cast
@@ -38,6 +41,7 @@ from frazil.format._sql_nodes import (
     decimal_shape,
     is_decimal,
 )
+from frazil.format.partitions import arrow_transform
 
 # An array or a scalar; the stubs of pyarrow know no function that takes either.
 Value = Any
@@ -122,6 +126,17 @@ def _naive_micros(array: Value) -> Value:
         array = array.cast(pa.timestamp("us", "UTC"), safe=False)
         return array.view(pa.int64()).view(TIMESTAMP)
     return array.cast(TIMESTAMP, safe=False)
+
+
+def denormalize(array: Value, kind: IcebergType) -> Value:
+    """The way back: from the one type of its family to the type a table's rows have. Values that do not fit raise."""
+    target = schema_to_pyarrow(kind, include_field_ids=False)
+    if isinstance(target, pa.BaseExtensionType):
+        return arrow.ExtensionArray.from_storage(target, array.cast(target.storage_type))
+    if array.type == TIMESTAMP:
+        # The count is UTC's, with a zone or without.
+        return array.view(pa.int64()).view(target)
+    return array.cast(target)
 
 
 def internal(value: Value) -> list[Any]:
@@ -518,6 +533,20 @@ def _matches(node: Call, frame: Frame) -> Value:
     return pc.match_substring_regex(evaluate(node.args[0], frame), pattern=node.option)
 
 
+# Partitions
+
+
+def _bucketed(node: Call, frame: Frame) -> Value:
+    """Whether a column's bucket is one of some; not in SQL, but what replacing a partition asks of rows."""
+    (column,) = node.args
+    assert isinstance(column, Column)
+    count, wanted = node.option
+    values = denormalize(evaluate(column, frame), column.source)
+    buckets = arrow_transform(BucketTransform(count), column.source)(values)
+    held = pc.is_in(buckets, value_set=arrow.array(sorted(wanted), buckets.type))
+    return pc.if_else(pc.is_null(buckets), arrow.scalar(None, BOOL), held)
+
+
 # Dates
 
 
@@ -565,6 +594,7 @@ _OPS: dict[str, Callable[[Call, Frame], Value]] = {
     "concat": _concat,
     **dict.fromkeys(_AFFIX, _affix),
     "matches": _matches,
+    "bucketed": _bucketed,
     **dict.fromkeys(_DATE_PARTS, _date_part),
 }
 
@@ -576,6 +606,7 @@ __all__ = [
     "Value",
     "can_fail",
     "decimal_result",
+    "denormalize",
     "evaluate",
     "internal",
     "selected",

@@ -228,6 +228,15 @@ def _prefix_test(subject: Node, prefix: str, outcome: Outcome, unknown: bool, *,
     return present if unknown else False
 
 
+def _bucketed(node: Call, outcome: Outcome, unknown: bool) -> Tree:
+    (column,) = node.args
+    if not isinstance(column, Column):
+        return unknown
+    if outcome == "null":
+        return Atom("null", column.field_id)
+    return Atom("bucket" if outcome == "true" else "notbucket", column.field_id, node.option)
+
+
 # One column against one constant
 
 
@@ -414,4 +423,5 @@ _HANDLERS: dict[str, Callable[[Call, Outcome, bool], Tree]] = {
     "isnan": _is_nan,
     "starts": _starts,
     "matches": _matches,
+    "bucketed": _bucketed,
 }

@@ -6,10 +6,11 @@ a column renamed later is still the same column. Text without a zone is UTC, wha
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import itertools
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -27,7 +28,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 from frazil.errors import InvalidInput
 from frazil.format import pruning
 from frazil.format._sql_cast import CastError, Target, find_cast, parse_date, parse_time, parse_timestamp
-from frazil.format._sql_eval import DATE_PARTS, EMPTY, Frame, decimal_result, evaluate, internal, selected
+from frazil.format._sql_eval import DATE_PARTS, EMPTY, Frame, decimal_result, evaluate, internal, selected, spread
 from frazil.format._sql_nodes import (
     BINARY,
     BOOL,
@@ -77,6 +78,8 @@ class Filter:
     case_sensitive: bool = False
     parsed_with: Schema | None = None
     """The schema the text was parsed with, where that is another one."""
+    built: bool = False
+    """The condition was made without SQL; ``text`` only describes it."""
 
     @property
     def is_true(self) -> bool:
@@ -142,7 +145,9 @@ class Filter:
                     f"{found.field_type}",
                     advice="Make the filter again",
                 )
-        return Filter(self.text, schema, self.condition, self.case_sensitive, self.parsed_with or self.schema)
+        return Filter(
+            self.text, schema, self.condition, self.case_sensitive, self.parsed_with or self.schema, self.built
+        )
 
     def __str__(self) -> str:
         return self.text
@@ -151,6 +156,8 @@ class Filter:
         return f"Filter({self.text!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
+        if self.built:
+            return Filter, (self.text, self.schema, self.condition, self.case_sensitive, self.parsed_with, True)
         return _restore, (self.text, self.parsed_with or self.schema, self.schema, self.case_sensitive)
 
 
@@ -177,6 +184,78 @@ def parse_filter(text: str | None, schema: Schema, *, case_sensitive: bool = Fal
             advice='Compare it with something, as in "id = 3"',
         )
     return Filter(text, schema, condition, case_sensitive)
+
+
+# Values
+
+
+@dataclass(frozen=True, slots=True)
+class Lit:
+    """A Python value that stands for itself where a text would be read as SQL."""
+
+    value: object
+
+
+def lit(value: object) -> Lit:
+    """``lit("n + 1")`` is the text "n + 1", not a sum."""
+    return value if isinstance(value, Lit) else Lit(value)
+
+
+@dataclass(frozen=True)
+class Expression:
+    """A SQL expression over one row of one table, bound to field ids as filters are."""
+
+    text: str
+    schema: Schema
+    node: Node
+    case_sensitive: bool = False
+
+    @property
+    def type(self) -> DataType:
+        """The Arrow type of its values, one for each family of SQL types."""
+        return self.node.type
+
+    @cached_property
+    def field_ids(self) -> frozenset[int]:
+        return frozenset(column.field_id for column in _columns_of(self.node))
+
+    def evaluate(self, rows: pa.RecordBatch | pa.Table) -> pa.Array[Any]:
+        """Its value on each row. The rows have the schema's columns by name, at least those it reads."""
+        frame = Frame(rows.num_rows, lambda column: _find_array(rows, self.schema, column))
+        with _of_an_expression():
+            found: pa.Array[Any] = spread(evaluate(self.node, frame), rows.num_rows)
+        return found
+
+    def __repr__(self) -> str:
+        return f"Expression({self.text!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore_expression, (self.text, self.schema, self.case_sensitive)
+
+
+def _restore_expression(text: str, schema: Schema, case_sensitive: bool) -> Expression:
+    return parse_expression(text, schema, case_sensitive=case_sensitive)
+
+
+def parse_expression(text: str, schema: Schema, *, case_sensitive: bool = False) -> Expression:
+    """A value in Spark SQL. Raises InvalidInput: the place, and what to write instead."""
+    if not isinstance(text, str):
+        raise InvalidInput(f"An expression is SQL text, not {type(text).__name__}", advice='For instance "n + 1"')
+    if not text.strip():
+        raise InvalidInput("The expression is empty", advice="Write '' in single quotes for an empty text")
+    with _of_an_expression():
+        node = _Binder(text, schema, case_sensitive).bind(_parse(text))
+    return Expression(text, schema, node, case_sensitive)
+
+
+@contextlib.contextmanager
+def _of_an_expression() -> Iterator[None]:
+    """Parser and evaluation speak of filters, which is what they mostly see."""
+    try:
+        yield
+    except InvalidInput as error:
+        said = error.problem.replace("he filter", "he expression").replace("a filter", "an expression")
+        raise InvalidInput(said, evidence=error.evidence, advice=error.advice) from error
 
 
 def _columns_of(node: Node) -> list[Column]:
@@ -873,4 +952,4 @@ def did_you_mean(wrong: str, known: list[str]) -> str:
     return f"The columns are {shown}{', …' if len(known) > 20 else ''}" if known else "It has no fields"
 
 
-__all__ = ["SUPPORTED", "Filter", "did_you_mean", "parse_filter"]
+__all__ = ["SUPPORTED", "Expression", "Filter", "Lit", "did_you_mean", "lit", "parse_expression", "parse_filter"]

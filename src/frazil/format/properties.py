@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
 
-from pyiceberg.schema import Schema
-from pyiceberg.table.name_mapping import NameMapping, parse_mapping_from_json, update_mapping
-from pyiceberg.types import NestedField
+from pyiceberg.table.name_mapping import parse_mapping_from_json
 
 from frazil.errors import InvalidInput
 
@@ -22,7 +19,6 @@ _AT_LEAST = {
     "write.metadata.previous-versions-max": 0,
     "write.target-file-size-bytes": 1,
 }
-_ROOT = -1
 _PLACES = ("write.data.path", "write.metadata.path", "write.object-storage.path")
 
 
@@ -52,16 +48,3 @@ def check_name_mapping(text: str) -> None:
         parse_mapping_from_json(text)
     except ValueError as error:
         raise InvalidInput(f"The table property {NAME_MAPPING} is not a name mapping", evidence=str(error)) from error
-
-
-def grown_mapping(mapping: NameMapping, before: Schema, after: Schema) -> str:
-    """The name mapping with the columns that ``after`` has more, so that files without field ids may bring them too."""
-    # Private in PyIceberg, whose own schema update keeps the same account of parents.
-    parents = after._lazy_id_to_parent
-    new = after.field_ids - before.field_ids
-    adds: dict[int, list[NestedField]] = defaultdict(list)
-    for field_id in sorted(new):
-        parent = parents.get(field_id, _ROOT)
-        if parent not in new:
-            adds[parent].append(after.find_field(field_id))
-    return update_mapping(mapping, {}, adds).model_dump_json()

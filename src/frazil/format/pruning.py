@@ -38,6 +38,7 @@ class Atom:
     """A test of one column that is true or false on every row, never unknown.
 
     Comparisons are false on NULL. ``gt`` and ``ge`` hold for NaN, ``lt``, ``le`` and ``eq`` do not; ``ne`` does.
+    ``bucket``: the value falls into one of some buckets, ``value`` being (number of buckets, those wanted).
     """
 
     op: str
@@ -176,6 +177,22 @@ def _only_value(facts: Facts, value: Any) -> bool:
     return facts.nans == Share.NONE and facts.lower is not None and facts.lower == facts.upper == value
 
 
+def _inside(facts: Facts, wanted: tuple[int, frozenset[int]]) -> bool:
+    """Whether every value is known to be in one of these buckets, of so many."""
+    count, buckets = wanted
+    return any(
+        each == count and all(bucket in buckets for bucket in range(low, high + 1)) for each, low, high in facts.buckets
+    )
+
+
+def _outside(facts: Facts, wanted: tuple[int, frozenset[int]]) -> bool:
+    """Whether every value is known to be in none of them."""
+    count, buckets = wanted
+    return any(
+        each == count and not any(low <= bucket <= high for bucket in buckets) for each, low, high in facts.buckets
+    )
+
+
 _MAY: dict[str, Test] = {
     "lt": partial(_may_be_below, included=False),
     "le": partial(_may_be_below, included=True),
@@ -189,6 +206,8 @@ _MAY: dict[str, Test] = {
     "notnull": lambda facts, _: facts.nulls != Share.ALL,
     "nan": lambda facts, _: facts.nulls != Share.ALL and facts.nans != Share.NONE,
     "notnan": lambda facts, _: facts.nulls != Share.ALL and facts.nans != Share.ALL,
+    "bucket": lambda facts, wanted: facts.nulls != Share.ALL and not _outside(facts, wanted),
+    "notbucket": lambda facts, wanted: facts.nulls != Share.ALL and not _inside(facts, wanted),
 }
 
 
@@ -232,6 +251,8 @@ _MUST: dict[str, Test] = {
     "notnull": lambda facts, _: facts.nulls == Share.NONE,
     "nan": lambda facts, _: facts.nulls == Share.NONE and facts.nans == Share.ALL,
     "notnan": lambda facts, _: facts.nulls == Share.NONE and facts.nans == Share.NONE,
+    "bucket": lambda facts, wanted: facts.nulls == Share.NONE and _inside(facts, wanted),
+    "notbucket": lambda facts, wanted: facts.nulls == Share.NONE and _outside(facts, wanted),
 }
 
 
@@ -383,6 +404,15 @@ def _plain(value: Any) -> Any:
     return value.bytes if hasattr(value, "bytes") and hasattr(value, "hex") and not isinstance(value, bytes) else value
 
 
+def partition_range(field: PartitionField, source: IcebergType, value: Any) -> tuple[Any, Any] | None:
+    """The least and the greatest value of the source column that a partition may hold, each None where unlimited.
+
+    None for a transform that does not keep the order. The value is not null and not NaN.
+    """
+    reading = _reading(field, source)
+    return None if reading is None or reading.bucket is not None else (reading.low(value), reading.high(value))
+
+
 def _sources(spec: PartitionSpec, schema: Schema, field_ids: frozenset[int]) -> tuple[tuple[int, int, _Reading], ...]:
     found = []
     for position, field in enumerate(spec.fields):
@@ -487,6 +517,8 @@ def _always(value: bool) -> ice.BooleanExpression:
 
 
 def _misread(atom: Atom, schema: Schema, *, inclusive: bool) -> bool:
+    if atom.op in ("bucket", "notbucket"):
+        return True  # it has no predicate on a transform of a column
     nested = all(field.field_id != atom.field_id for field in schema.fields)
     if nested and (not inclusive or atom.op == "null"):
         # It takes a required field of an optional struct for never NULL, and its strict evaluator knows no nesting.

@@ -109,6 +109,37 @@ def _checked_fields(schema: object) -> tuple[NestedField, ...]:
     return fields
 
 
+def to_type(kind: object, name: str, *, depth: int = 0) -> IcebergType:
+    """One column's type, its ids not yet the table's: Spark DDL text, PyIceberg's, Arrow's or Spark's own type.
+
+    ``name`` is the column's, for messages; ``depth`` is how many levels lie above it. Raises InvalidInput.
+    """
+    try:
+        field = _typed_field(kind, name)
+        _check_names([field], "")
+        _check_types([field], "", depth)
+    except RecursionError as error:
+        raise InvalidInput(_TOO_DEEP, advice=_FLATTEN) from error
+    return field.field_type
+
+
+def _typed_field(kind: object, name: str) -> NestedField:
+    if isinstance(kind, IcebergType):
+        return NestedField(1, name, kind, required=False)
+    if isinstance(kind, pa.DataType):
+        return NestedField(1, name, from_arrow(kind, itertools.count(2), name), required=False)
+    if isinstance(kind, str):
+        quoted = name.replace("`", "``")
+        fields = _ddl_fields(f"`{quoted}` {kind}", itertools.count(1))
+        if len(fields) != 1 or fields[0].required or fields[0].doc is not None:
+            raise InvalidInput(f"{kind!r} is not just a type", advice=_TYPE_NAMES)
+        return fields[0]
+    if callable(getattr(kind, "jsonValue", None)) and callable(getattr(kind, "simpleString", None)):
+        value = kind.jsonValue()  # type: ignore[attr-defined]
+        return NestedField(1, name, _spark_type(value, itertools.count(2), name), required=False)
+    raise InvalidInput(f"A {type(kind).__name__} is not a type of a column", advice=_TYPE_NAMES)
+
+
 def arrow_schema(schema: Schema) -> pa.Schema:
     """The Arrow schema of a table's rows, with Parquet field ids at all levels."""
     return _arrow_schema(Same(schema))

@@ -67,10 +67,10 @@ class Reading:
 def read_task(task: FileTask, reading: Reading) -> Iterator[pa.RecordBatch]:
     """The rows of one file that are live and match, as the wanted columns."""
     with opened(reading.storage, task.file) as parquet:
-        opening = _Opening(task, reading, parquet)
-        projection = Projection(opening.layout, reading.schema, opening.missing)
-        for batch, kept in opening.pieces():
-            rows = batch if kept is None else batch.filter(kept)
+        opening = Opening(task, reading, parquet)
+        projection = opening.projection()
+        for piece in opening.pieces():
+            rows = piece.batch if piece.matching is None else piece.batch.filter(piece.matching)
             if rows.num_rows:
                 yield projection.rows(rows)
 
@@ -84,14 +84,29 @@ def count_task(task: FileTask, reading: Reading) -> int:
             gone = reading.deletes.positions(task.deletes, task.file.file_path)
             return task.file.record_count - gone.distinct(task.file.record_count)
     with opened(reading.storage, task.file) as parquet:
-        pieces = _Opening(task, reading, parquet).pieces()
-        return sum(batch.num_rows if kept is None else kept.true_count for batch, kept in pieces)
+        pieces = Opening(task, reading, parquet).pieces()
+        return sum(piece.batch.num_rows if piece.matching is None else piece.matching.true_count for piece in pieces)
 
 
-class _Opening:
-    """One open file, and what to do with its batches."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Piece:
+    """Some neighbouring rows of a file, in the columns that the file has."""
 
-    def __init__(self, task: FileTask, reading: Reading, parquet: pq.ParquetFile) -> None:
+    batch: pa.RecordBatch
+    first: int
+    """The number of the first of them in the file."""
+    live: Array | None
+    """True for each row that no delete takes out; None: all."""
+    matching: Array | None
+    """True for each live row that is wanted; None: all."""
+
+
+class Opening:
+    """One open file, and what to do with its batches. ``wanted_keys``: only rows with such a key match."""
+
+    def __init__(
+        self, task: FileTask, reading: Reading, parquet: pq.ParquetFile, wanted_keys: Keys | None = None
+    ) -> None:
         self._task = task
         self._reading = reading
         self._parquet = parquet
@@ -99,16 +114,23 @@ class _Opening:
         self.missing = _partition_values(task.file, reading.metadata)
         self._positions: Positions = reading.deletes.positions(task.deletes, task.file.file_path)
         self._keys: list[Keys] = reading.deletes.keys(task.deletes)
+        self._wanted_keys = wanted_keys
 
-    def pieces(self) -> Iterator[tuple[pa.RecordBatch, Any]]:
-        """Batches as the file holds them, each with the rows to keep (None: all)."""
+    def projection(self) -> Projection:
+        """From the file's columns to those that the reading wants."""
+        return Projection(self.layout, self._reading.schema, self.missing)
+
+    def pieces(self, *, every_row: bool = False) -> Iterator[Piece]:
+        """The file's rows in order; row groups without a match are left out, unless every row is asked for."""
         columns = self._columns()
-        for groups, start in self._runs():
+        everything = [(list(range(self._parquet.metadata.num_row_groups)), 0)]
+        for groups, start in everything if every_row else self._runs():
             position = start
             for batch in self._parquet.iter_batches(
                 batch_size=self._reading.batch_rows, row_groups=groups, columns=columns
             ):
-                yield batch, self._keep(batch, position)
+                live = self._live(batch, position)
+                yield Piece(batch, position, live, self._matching(batch, live))
                 position += batch.num_rows
 
     def _columns(self) -> list[str]:
@@ -116,7 +138,7 @@ class _Opening:
         if self._task.residual is not None:
             for field_id in self._task.residual.field_ids:
                 leaves |= self.layout.leaves_of(field_id)
-        for keys in self._keys:
+        for keys in (*self._keys, *([self._wanted_keys] if self._wanted_keys is not None else [])):
             for field_id in keys.field_ids:
                 leaves |= self.layout.leaves_of(field_id)
         return [self.layout.leaves[leaf] for leaf in sorted(leaves)]
@@ -138,28 +160,35 @@ class _Opening:
         if run:
             yield run, start
 
-    def _keep(self, batch: pa.RecordBatch, position: int) -> Array | None:
+    def _live(self, batch: pa.RecordBatch, position: int) -> Array | None:
         kept = self._positions.keep(position, batch.num_rows) if self._positions else None
         for keys in self._keys:
-            columns = [
-                self._reading.deletes.key_values(self.layout, batch, field_id, self.missing)
-                for field_id in keys.field_ids
-            ]
-            gone = keys.holds(columns)
+            gone = self._holding(keys, batch)
             kept = pc.invert(gone) if kept is None else pc.and_not(kept, gone)
+        return kept
+
+    def _matching(self, batch: pa.RecordBatch, live: Array | None) -> Array | None:
+        if self._task.residual is None and self._wanted_keys is None:
+            return live
+        if live is None:
+            return self._selected(batch)
+        # Deleted rows must not be looked at: a filter may fail on their values.
+        return pc.replace_with_mask(live, live, self._selected(batch.filter(live)))
+
+    def _selected(self, batch: pa.RecordBatch) -> Array:
+        held = None if self._wanted_keys is None else self._holding(self._wanted_keys, batch)
         residual = self._task.residual
         if residual is None:
-            return kept
-        if kept is None:
-            return self._selected(residual, batch)
-        # Deleted rows must not be looked at: a filter may fail on their values.
-        picked = self._selected(residual, batch.filter(kept))
-        return pc.replace_with_mask(kept, kept, picked)
-
-    def _selected(self, residual: Filter, batch: pa.RecordBatch) -> Array:
-        return residual.mask_columns(
+            return held
+        picked = residual.mask_columns(
             batch.num_rows, lambda column: fetch(self.layout, batch, column.field_id, self.missing, column.type)
         )
+        return picked if held is None else pc.and_(picked, held)
+
+    def _holding(self, keys: Keys, batch: pa.RecordBatch) -> Array:
+        """True for each row whose key is one of these."""
+        key_values = self._reading.deletes.key_values
+        return keys.holds([key_values(self.layout, batch, field_id, self.missing) for field_id in keys.field_ids])
 
 
 def _partition_values(file: DataFile, metadata: TableMetadata) -> dict[int, Any]:

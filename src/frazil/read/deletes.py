@@ -19,6 +19,7 @@ import pyarrow.compute
 import pyarrow.parquet as pq
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.types import IcebergType
+from pyroaring import BitMap64
 
 from frazil.errors import CorruptMetadata
 from frazil.format.metadata import TableMetadata
@@ -51,6 +52,11 @@ class Deletes:
                 if path in by_path:
                     found.append(by_path[path])
         return Positions.of(found)
+
+    def rows_by_file(self, file: DataFile) -> dict[str, BitMap64]:
+        """Everything one position delete file takes out: data file → rows."""
+        found = self._once.get(file.file_path, partial(self._read_positions, file))
+        return {path: BitMap64(rows) for path, rows in found.items()}
 
     def keys(self, refs: Sequence[DeleteRef]) -> list[Keys]:
         """The values that equality deletes take out, one set for each list of columns."""

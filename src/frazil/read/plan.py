@@ -218,7 +218,7 @@ class DeleteIndex:
             if specs[file.spec_id].is_unpartitioned():
                 self._everywhere.append(ref)  # rule P21
                 return
-        elif (named := _named_file(file)) is not None:
+        elif (named := named_file(file)) is not None:
             self._by_path.setdefault(named, []).append(ref)
             return
         self._by_partition.setdefault((file.spec_id, file.partition), []).append(ref)
@@ -270,7 +270,7 @@ def _bound_readers(schemas: Iterable[Schema], field_ids: frozenset[int]) -> dict
     return readers
 
 
-def _named_file(file: DataFile) -> str | None:
+def named_file(file: DataFile) -> str | None:
     """The one data file a position delete file is about, when it says so."""
     if file.referenced_data_file is not None:
         return file.referenced_data_file

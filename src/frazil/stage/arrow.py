@@ -12,10 +12,10 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -33,7 +33,7 @@ from frazil.format.metadata import TableMetadata
 from frazil.format.partitions import arrow_transform, column_at, partition_key, source_path
 from frazil.format.schemas import Same, arrow_schema, suggestion
 from frazil.format.storage import Storage, storage_error
-from frazil.model import DataFile
+from frazil.model import DataFile, Run
 from frazil.runtime import SYSTEM, Runtime
 from frazil.stage.conform import conform_to
 from frazil.stage.rows import to_reader
@@ -74,24 +74,10 @@ def stage(
     """
     layout = _layout_of(metadata, options or {})
     reader = to_reader(rows, layout.schema)
-    staging = _Staging(layout, storage, runtime)
-    try:
+    staging = Staging(layout, storage, runtime)
+    with staging.durable_or_gone():
         for batch in _conformed(reader, layout):
             staging.add(batch)
-        staging.finish()
-        storage.sync(staging.paths)
-    except FrazilError:
-        staging.abort()
-        raise
-    except OSError as error:
-        staging.abort()
-        raise storage_error(error, f"Cannot write rows to {metadata.location}") from error
-    except pa.ArrowException as error:
-        staging.abort()
-        raise InvalidInput(f"The rows cannot be written: {str(error).partition(chr(10))[0]}") from error
-    except BaseException:
-        staging.abort()
-        raise
     files = tuple(staging.done)
     return StagedFiles(
         files,
@@ -100,6 +86,76 @@ def stage(
         schema_id=metadata.current_schema_id,
         spec_id=layout.spec.spec_id,
     )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CopiedFiles:
+    """Durable files that hold rows of other files as they were, and where each of their rows came from."""
+
+    files: tuple[DataFile, ...]
+    runs: Mapping[str, tuple[Run, ...]]
+    """New file → what it is made of, in its order; the runs cover it whole."""
+
+
+def stage_copies(
+    pieces: Iterable[tuple[str, pa.RecordBatch, pa.Int64Array]],
+    *,
+    metadata: TableMetadata,
+    storage: Storage,
+    spec_id: int,
+    partition: tuple[Any, ...],
+    sort_order_id: int | None = None,
+    runtime: Runtime = SYSTEM,
+    options: Mapping[str, str] | None = None,
+) -> CopiedFiles:
+    """Write rows of existing files again, in the order they come, under a spec and partition that they have already.
+
+    ``pieces``: the file the rows are from, the rows in the table's current schema, and their numbers in that file. On
+    any failure, also one of ``pieces``, every file is removed again.
+    """
+    layout = _layout_of(metadata, options or {}, spec_id=spec_id, purpose="copies")
+    staging = Staging(layout, storage, runtime)
+    runs: list[Run] = []
+    with staging.durable_or_gone():
+        for source, batch, numbers in pieces:
+            if batch.num_rows:
+                _extend(runs, source, numbers)
+                staging.add_to(partition, conform_to(batch, layout.schema, layout.target))
+    files = tuple(replace(file, sort_order_id=sort_order_id) for file in staging.done)
+    return CopiedFiles(files, _runs_by_file(files, runs))
+
+
+def _extend(runs: list[Run], source: str, numbers: pa.Int64Array) -> None:
+    """Add rows to the end of the runs: neighbours in their file make one run, a gap starts another."""
+    steps = pc.subtract(numbers.slice(1), numbers.slice(0, len(numbers) - 1))
+    gaps: list[Any] = pc.indices_nonzero(pc.not_equal(steps, pa.scalar(1, pa.int64()))).to_pylist()
+    starts = [0, *(gap + 1 for gap in gaps)]
+    ends = [*starts[1:], len(numbers)]
+    for start, end in zip(starts, ends, strict=True):
+        first = numbers[start].as_py()
+        last = runs[-1] if runs else None
+        if last is not None and last.source == source and last.first + last.length == first:
+            runs[-1] = Run(source, last.first, last.length + end - start)
+        else:
+            runs.append(Run(source, first, end - start))
+
+
+def _runs_by_file(files: tuple[DataFile, ...], runs: list[Run]) -> dict[str, tuple[Run, ...]]:
+    """One partition's rows fill one file after the other, so the runs are dealt out by the files' sizes."""
+    found: dict[str, tuple[Run, ...]] = {}
+    waiting = iter(runs)
+    rest: Run | None = None
+    for file in files:
+        mine: list[Run] = []
+        room = file.record_count
+        while room:
+            run = next(waiting) if rest is None else rest
+            taken = min(room, run.length)
+            mine.append(Run(run.source, run.first, taken))
+            rest = Run(run.source, run.first + taken, run.length - taken) if taken < run.length else None
+            room -= taken
+        found[file.file_path] = tuple(mine)
+    return found
 
 
 def abort(staged: StagedFiles, storage: Storage) -> list[str]:
@@ -128,7 +184,9 @@ class _Source:
 
 
 @dataclass(frozen=True, slots=True)
-class _Layout:
+class Layout:
+    """How files of one kind are written for a table."""
+
     schema: Schema
     spec: PartitionSpec
     order: SortOrder
@@ -140,19 +198,39 @@ class _Layout:
     sort: tuple[tuple[_Source, SortField], ...]
 
 
-def _layout_of(metadata: TableMetadata, options: Mapping[str, str]) -> _Layout:
+Purpose = Literal["rows", "copies", "keys"]
+"""New rows are split by partition and sorted, keys only split, copies neither: they are where they belong already."""
+
+
+def check_writable(metadata: TableMetadata) -> None:
+    """Raises Unsupported for a table that this version only reads."""
     if metadata.format_version != 2:
         raise Unsupported(
             f"The table at {metadata.location} has format version {metadata.format_version}, which is read only",
             advice="Upgrade it by setting the table property format-version to 2",
         )
+
+
+def _layout_of(
+    metadata: TableMetadata, options: Mapping[str, str], *, spec_id: int | None = None, purpose: Purpose = "rows"
+) -> Layout:
+    spec_id = metadata.default_spec_id if spec_id is None else spec_id
+    return layout_for(metadata, metadata.schema(), spec_id, options, purpose)
+
+
+def layout_for(
+    metadata: TableMetadata, schema: Schema, spec_id: int, options: Mapping[str, str], purpose: Purpose
+) -> Layout:
+    """How files with these columns are written under a spec of the table."""
+    check_writable(metadata)
     return _cached_layout(
-        Same(metadata.schema()),
-        Same(metadata.spec()),
+        Same(schema),
+        Same(metadata.spec(spec_id)),
         metadata.sort_order().model_dump_json() if metadata.default_sort_order_id else "",
         metadata.location,
         tuple(sorted(metadata.properties.items())),
         tuple(sorted(options.items())),
+        purpose,
     )
 
 
@@ -164,26 +242,30 @@ def _cached_layout(
     location: str,
     properties: tuple[tuple[str, str], ...],
     options: tuple[tuple[str, str], ...],
-) -> _Layout:
+    purpose: Purpose,
+) -> Layout:
     schema, spec = schema_key.value, spec_key.value
-    order = SortOrder.model_validate_json(order_json) if order_json else UNSORTED_SORT_ORDER
+    order = SortOrder.model_validate_json(order_json) if order_json and purpose != "keys" else UNSORTED_SORT_ORDER
     settings = _settings(dict(properties), dict(options))
     in_files = _file_schema(schema)
-    sorted_ids = {each.source_id for each in order.fields}
+    # Keys are looked for by their bounds, whatever the table says about other columns.
+    bounded = schema.field_ids if purpose == "keys" else {each.source_id for each in order.fields}
     try:
         locations = load_location_provider(location, dict(properties))
     except (ValueError, AttributeError) as error:
         raise InvalidInput(f"The table's location provider cannot be used: {error}") from error
-    return _Layout(
+    split_by = spec.fields if purpose != "copies" else ()
+    sort_by = order.fields if purpose == "rows" else ()
+    return Layout(
         schema,
         spec,
         order,
         target=arrow_schema(in_files),
-        plan=statistics.plan(in_files, dict(properties), sorted_ids),
+        plan=statistics.plan(in_files, dict(properties), bounded),
         settings=settings,
         locations=locations,
-        partition=tuple(_source(schema, each.source_id, each.transform) for each in spec.fields),
-        sort=tuple((_source(schema, each.source_id, each.transform), each) for each in order.fields),
+        partition=tuple(_source(schema, each.source_id, each.transform) for each in split_by),
+        sort=tuple((_source(schema, each.source_id, each.transform), each) for each in sort_by),
     )
 
 
@@ -264,7 +346,7 @@ def _whole(properties: Mapping[str, str], name: str, default: int | None) -> int
 # Reading
 
 
-def _conformed(reader: pa.RecordBatchReader, layout: _Layout) -> Iterator[pa.RecordBatch]:
+def _conformed(reader: pa.RecordBatchReader, layout: Layout) -> Iterator[pa.RecordBatch]:
     """Non-empty batches in the files' types; for partitioned tables, small ones joined."""
     waiting: list[pa.RecordBatch] = []
     for batch in _read(reader):
@@ -370,7 +452,7 @@ def _sorted(rows: pa.Table, sort: tuple[tuple[_Source, SortField], ...]) -> pa.T
 
 
 @dataclass(slots=True)
-class _OpenFile:
+class OpenFile:
     path: str
     out: Any
     writer: Any
@@ -386,16 +468,17 @@ class _Sink:
     waiting: list[pa.RecordBatch] = field(default_factory=list)
     rows: int = 0
     bytes: int = 0
-    file: _OpenFile | None = None
+    file: OpenFile | None = None
 
 
-class _Staging:
+class Staging:
     """All files of one call. Not for use by two threads."""
 
-    def __init__(self, layout: _Layout, storage: Storage, runtime: Runtime) -> None:
+    def __init__(self, layout: Layout, storage: Storage, runtime: Runtime, suffix: str = "") -> None:
+        self._suffix = suffix
         self.paths: list[str] = []
         self.done: list[DataFile] = []
-        self._layout = layout
+        self.layout = layout
         self._storage = storage
         self._runtime = runtime
         self._sinks: dict[tuple[Any, ...], _Sink] = {}
@@ -409,13 +492,38 @@ class _Staging:
             else min(settings.row_group_bytes, max(1, settings.target_bytes // 4))
         )
 
+    @contextlib.contextmanager
+    def durable_or_gone(self) -> Iterator[None]:
+        """Every file is complete and durable after the block, or none is left and the error says why."""
+        try:
+            yield
+            self.finish()
+            self._storage.sync(self.paths)
+        except FrazilError:
+            self.abort()
+            raise
+        except OSError as error:
+            self.abort()
+            raise storage_error(error, f"Cannot write rows to {self.layout.locations.table_location}") from error
+        except pa.ArrowException as error:
+            self.abort()
+            raise InvalidInput(f"The rows cannot be written: {str(error).partition(chr(10))[0]}") from error
+        except BaseException:
+            self.abort()
+            raise
+
     def add(self, batch: pa.RecordBatch) -> None:
-        for partition, part in _split(batch, self._layout.partition):
-            key = _partition_identity(partition)
-            sink = self._sinks.get(key)
-            if sink is None:
-                sink = self._sinks[key] = _Sink(partition)
-            self._fill(key, sink, part)
+        """Rows of any partition, in the files' types."""
+        for partition, part in _split(batch, self.layout.partition):
+            self.add_to(partition, part)
+
+    def add_to(self, partition: tuple[Any, ...], part: pa.RecordBatch) -> None:
+        """Rows of one partition, in the files' types."""
+        key = partition_identity(partition)
+        sink = self._sinks.get(key)
+        if sink is None:
+            sink = self._sinks[key] = _Sink(partition)
+        self._fill(key, sink, part)
 
     def finish(self) -> None:
         for key, sink in self._sinks.items():
@@ -425,7 +533,7 @@ class _Staging:
     def abort(self) -> None:
         for sink in self._open.values():
             if sink.file is not None:
-                _discard(sink.file)
+                discard(sink.file)
         self._open.clear()
         self._storage.delete(self.paths)
 
@@ -434,14 +542,14 @@ class _Staging:
         row_bytes = max(1.0, part.nbytes / part.num_rows)
         while part.num_rows:
             room = int((self._flush_bytes - sink.bytes) / row_bytes)
-            taken = part.slice(0, max(1, min(room, self._layout.settings.row_group_rows - sink.rows)))
+            taken = part.slice(0, max(1, min(room, self.layout.settings.row_group_rows - sink.rows)))
             part = part.slice(taken.num_rows)
             size = int(taken.num_rows * row_bytes)
             sink.waiting.append(taken)
             sink.rows += taken.num_rows
             sink.bytes += size
             self._buffered += size
-            if sink.bytes + row_bytes > self._flush_bytes or sink.rows >= self._layout.settings.row_group_rows:
+            if sink.bytes + row_bytes > self._flush_bytes or sink.rows >= self.layout.settings.row_group_rows:
                 self._flush(key, sink)
         while self._buffered > BUFFER_BYTES:
             largest = max(self._sinks, key=lambda each: self._sinks[each].bytes)
@@ -450,27 +558,27 @@ class _Staging:
     def _flush(self, key: tuple[Any, ...], sink: _Sink) -> None:
         if not sink.rows:
             return
-        rows = pa.Table.from_batches(_joined(sink.waiting), schema=self._layout.target)
-        if self._layout.sort:
-            rows = _sorted(rows, self._layout.sort)
+        rows = pa.Table.from_batches(_joined(sink.waiting), schema=self.layout.target)
+        if self.layout.sort:
+            rows = _sorted(rows, self.layout.sort)
         self._buffered -= sink.bytes
         sink.waiting, sink.rows, sink.bytes = [], 0, 0
         if sink.file is None:
             sink.file = self._create(key, sink)
         self._open.move_to_end(key)
-        statistics.observe(self._layout.plan, rows, sink.file.observed)
-        sink.file.writer.write_table(rows, row_group_size=self._layout.settings.row_group_rows)
+        statistics.observe(self.layout.plan, rows, sink.file.observed)
+        sink.file.writer.write_table(rows, row_group_size=self.layout.settings.row_group_rows)
         # A sorted file ends with what was sorted together; the others grow until they have their size on disk.
-        if self._layout.sort or sink.file.out.tell() >= self._layout.settings.target_bytes:
+        if self.layout.sort or sink.file.out.tell() >= self.layout.settings.target_bytes:
             self._close(key, sink)
 
-    def _create(self, key: tuple[Any, ...], sink: _Sink) -> _OpenFile:
+    def _create(self, key: tuple[Any, ...], sink: _Sink) -> OpenFile:
         while len(self._open) >= OPEN_FILES:
             oldest = next(iter(self._open))
             self._close(oldest, self._open[oldest])
-        layout = self._layout
+        layout = self.layout
         # Fresh randomness for each file, never a commit's id (rule P13): a repeated call must not overwrite.
-        name = f"{len(self.paths):05d}-{self._runtime.new_uuid()}.parquet"
+        name = f"{len(self.paths):05d}-{self._runtime.new_uuid()}{self._suffix}.parquet"
         path = layout.locations.new_data_location(name, partition_key(layout.spec, layout.schema, sink.partition))
         self.paths.append(path)
         out = self._storage.open_output(path)
@@ -481,7 +589,7 @@ class _Staging:
             with contextlib.suppress(Exception):
                 out.close()
             raise
-        opened = _OpenFile(path, out, writer, footers)
+        opened = OpenFile(path, out, writer, footers)
         self._open[key] = sink
         return opened
 
@@ -496,14 +604,14 @@ class _Staging:
         del self._open[key]
         self.done.append(self._data_file(sink, opened, size))
 
-    def _data_file(self, sink: _Sink, opened: _OpenFile, size: int) -> DataFile:
+    def _data_file(self, sink: _Sink, opened: OpenFile, size: int) -> DataFile:
         footer = opened.footers[0]
-        found = statistics.file_statistics(footer, self._layout.plan, opened.observed)
+        found = statistics.file_statistics(footer, self.layout.plan, opened.observed)
         return DataFile(
             file_path=opened.path,
             record_count=footer.num_rows,
             file_size_in_bytes=size,
-            spec_id=self._layout.spec.spec_id,
+            spec_id=self.layout.spec.spec_id,
             partition=sink.partition,
             column_sizes=found.column_sizes,
             value_counts=found.value_counts,
@@ -512,16 +620,16 @@ class _Staging:
             lower_bounds=found.lower_bounds,
             upper_bounds=found.upper_bounds,
             split_offsets=found.split_offsets,
-            sort_order_id=self._layout.order.order_id if self._layout.sort else 0,
+            sort_order_id=self.layout.order.order_id if self.layout.sort else 0,
         )
 
 
-def _partition_identity(partition: tuple[Any, ...]) -> tuple[Any, ...]:
+def partition_identity(partition: tuple[Any, ...]) -> tuple[Any, ...]:
     """A key under which equal partitions meet: NaN equals NaN, and -0.0 is not 0.0, as readers may take it for data."""
     return tuple(repr(value) if isinstance(value, float) else value for value in partition)
 
 
-def _discard(opened: _OpenFile) -> None:
+def discard(opened: OpenFile) -> None:
     """Let go of a file that will be deleted; the disk may be full, so nothing here may fail."""
     with contextlib.suppress(Exception):
         opened.writer.close()

@@ -6,12 +6,14 @@ import java.io.IOException;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.iceberg.AppendFiles;
 import org.apache.iceberg.DataFile;
+import org.apache.iceberg.PendingUpdate;
 import org.apache.iceberg.Table;
 import org.apache.iceberg.catalog.Namespace;
 import org.apache.iceberg.catalog.TableIdentifier;
@@ -29,6 +31,8 @@ public final class FrazilInterop {
   private static final PrintStream OUT = new PrintStream(System.out, false, StandardCharsets.UTF_8);
   private static final BufferedReader IN =
       new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+  /** Statements that wait for their commit; a statement's number is its place here. */
+  private static final List<PendingUpdate<?>> PREPARED = new ArrayList<>();
 
   private FrazilInterop() {}
 
@@ -79,6 +83,10 @@ public final class FrazilInterop {
 
   private static JsonNode answer(JdbcCatalog catalog, JsonNode request) throws IOException {
     String verb = request.get("verb").asText();
+    if (verb.equals("commit")) {
+      PREPARED.set(request.get("prepared").intValue(), null).commit();
+      return Values.JSON.nullNode();
+    }
     if (!request.has("table")) {
       return answerForCatalog(catalog, verb, request);
     }
@@ -92,8 +100,13 @@ public final class FrazilInterop {
       case "metadata" -> Reads.metadata(table);
       case "entries" -> Reads.entries(table);
       case "manifests" -> Reads.manifests(table);
+      case "totals" -> Reads.totals(table, request);
       case "plan" -> Reads.plan(table, request);
       case "appends_between" -> Reads.appendsBetween(table, request);
+      case "prepare" -> {
+        PREPARED.add(Statements.prepare(table, request));
+        yield Values.JSON.getNodeFactory().numberNode(PREPARED.size() - 1);
+      }
       default -> {
         write(table, verb, request);
         yield Reads.metadata(table);

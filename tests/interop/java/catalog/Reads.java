@@ -6,6 +6,10 @@ import org.apache.iceberg.BaseTable;
 import org.apache.iceberg.ContentFile;
 import org.apache.iceberg.DeleteFile;
 import org.apache.iceberg.FileScanTask;
+import org.apache.iceberg.ManifestContent;
+import org.apache.iceberg.ManifestFile;
+import org.apache.iceberg.ManifestFiles;
+import org.apache.iceberg.ManifestReader;
 import org.apache.iceberg.MetadataColumns;
 import org.apache.iceberg.MetadataTableType;
 import org.apache.iceberg.MetadataTableUtils;
@@ -122,6 +126,38 @@ final class Reads {
           .put("snapshot_id", m.snapshotId()).put("added_files", m.addedFilesCount())
           .put("existing_files", m.existingFilesCount()).put("deleted_files", m.deletedFilesCount()));
     }
+    return out;
+  }
+
+  /**
+   * What the live entries of a snapshot's manifests add up to, under the names that its summary uses, and each manifest's
+   * smallest data sequence number as its list says it and as its live entries do.
+   */
+  static ObjectNode totals(Table table, JsonNode request) throws IOException {
+    Snapshot snapshot = table.snapshot(request.get("snapshot").longValue());
+    ObjectNode out = Values.JSON.createObjectNode();
+    ArrayNode manifests = out.putArray("manifests");
+    long[] files = new long[3];
+    long[] rows = new long[3];
+    long bytes = 0;
+    for (ManifestFile manifest : snapshot.allManifests(table.io())) {
+      long smallest = Long.MAX_VALUE;
+      try (ManifestReader<?> reader = manifest.content() == ManifestContent.DATA
+          ? ManifestFiles.read(manifest, table.io(), table.specs())
+          : ManifestFiles.readDeleteManifest(manifest, table.io(), table.specs())) {
+        for (ContentFile<?> file : reader) {
+          files[file.content().id()] += 1;
+          rows[file.content().id()] += file.recordCount();
+          bytes += file.fileSizeInBytes();
+          smallest = Math.min(smallest, file.dataSequenceNumber());
+        }
+      }
+      manifests.addObject().put("path", manifest.path()).put("said", manifest.minSequenceNumber())
+          .put("live", smallest == Long.MAX_VALUE ? null : smallest);
+    }
+    out.putObject("totals").put("total-data-files", files[0]).put("total-records", rows[0])
+        .put("total-delete-files", files[1] + files[2]).put("total-position-deletes", rows[1])
+        .put("total-equality-deletes", rows[2]).put("total-files-size", bytes);
     return out;
   }
 

@@ -69,14 +69,18 @@ final class Writes {
     append.commit();
   }
 
-  /** One Parquet file per partition, with the rows in the order they came. */
   static List<DataFile> dataFiles(Table table, JsonNode rows) throws IOException {
-    Types.StructType struct = table.schema().asStruct();
-    InternalRecordWrapper internal = new InternalRecordWrapper(struct);
+    List<Record> records = new ArrayList<>();
+    rows.forEach(row -> records.add(Values.record(table.schema().asStruct(), row)));
+    return dataFilesOf(table, records);
+  }
+
+  /** One Parquet file per partition, with the rows in the order they came. */
+  static List<DataFile> dataFilesOf(Table table, List<Record> records) throws IOException {
+    InternalRecordWrapper internal = new InternalRecordWrapper(table.schema().asStruct());
     PartitionKey key = new PartitionKey(table.spec(), table.schema());
     StructLikeMap<List<Record>> groups = StructLikeMap.create(table.spec().partitionType());
-    for (JsonNode row : rows) {
-      Record record = Values.record(struct, row);
+    for (Record record : records) {
       key.partition(internal.wrap(record));
       groups.computeIfAbsent(key.copy(), ignored -> new ArrayList<>()).add(record);
     }
@@ -116,14 +120,16 @@ final class Writes {
       for (FileScanTask task : tasks) {
         JsonNode ours = positions.get(task.file().location());
         if (ours != null) {
-          delta.addDeletes(positionDeletes(table, task, ours));
+          List<Long> rows = new ArrayList<>();
+          ours.forEach(position -> rows.add(position.longValue()));
+          delta.addDeletes(positionDeletes(table, task, rows));
         }
       }
     }
     delta.commit();
   }
 
-  private static DeleteFile positionDeletes(Table table, FileScanTask task, JsonNode positions) throws IOException {
+  static DeleteFile positionDeletes(Table table, FileScanTask task, List<Long> positions) throws IOException {
     StructLike partition = task.spec().isPartitioned() ? task.file().partition() : null;
     GenericFileWriterFactory factory =
         new GenericFileWriterFactory.Builder(table).deleteFileFormat(FileFormat.PARQUET).build();
@@ -131,8 +137,8 @@ final class Writes {
         factory.newPositionDeleteWriter(newFile(table, task.spec(), partition), task.spec(), partition);
     try (writer) {
       PositionDelete<Record> delete = PositionDelete.create();
-      for (JsonNode position : positions) {
-        writer.write(delete.set(task.file().location(), position.longValue()));
+      for (long position : positions) {
+        writer.write(delete.set(task.file().location(), position));
       }
     }
     return writer.toDeleteFile();
@@ -185,7 +191,7 @@ final class Writes {
     update.commit();
   }
 
-  private static Type type(JsonNode json) {
+  static Type type(JsonNode json) {
     String field = "{\"type\":\"struct\",\"fields\":[{\"id\":1,\"name\":\"x\",\"required\":false,\"type\":" + json + "}]}";
     return SchemaParser.fromJson(field).findType("x");
   }

@@ -1,0 +1,331 @@
+"""What one attempt proposes: the operations of a commit, one upon the other, on the head that was found.
+
+Most commits have one operation, a transaction has several. Each is checked against what landed since its base, put on
+top of the ones before it, and all of them go into one new metadata file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from frazil.catalog.base import Catalog, ChangeRecord, CommitRecord, Head, Proposal
+from frazil.commit import summaries
+from frazil.commit.carry import Carried
+from frazil.commit.checks import Check
+from frazil.commit.conflicts import head_conflicts, row_conflicts
+from frazil.commit.history import History, history
+from frazil.commit.intents import IntentConflict
+from frazil.commit.look import Looking
+from frazil.commit.manifests import FilesMissing, OperationManifests
+from frazil.commit.metadata_changes import metadata_change
+from frazil.commit.operations import MetadataChange, Operation, Write
+from frazil.commit.rebase import (
+    Effect,
+    Json,
+    Place,
+    add_snapshot,
+    change_of,
+    distinct,
+    snapshot_json,
+    write_requirements,
+)
+from frazil.errors import CorruptMetadata, Unsupported
+from frazil.format.metadata import MAIN, TableMetadata
+from frazil.format.storage import Storage
+from frazil.format.updates import apply, next_time_ms
+from frazil.model import Change, Conflict, Content, Ident, Predicate, Snapshot
+from frazil.runtime import Runtime
+
+
+class Refused(Exception):
+    """The operations cannot land on this head, nor on any later one."""
+
+    def __init__(self, conflicts: tuple[Conflict, ...]) -> None:
+        self.conflicts = conflicts
+        super().__init__("; ".join(map(str, conflicts)))
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What one attempt proposes, with the files that only this attempt references."""
+
+    updates: tuple[Json, ...]
+    requirements: tuple[Json, ...]
+    changes: tuple[ChangeRecord, ...]
+    snapshot_id: int | None
+    """The newest of its snapshots; None: it has none."""
+    sequence_number: int
+    written: tuple[str, ...] = ()
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+    def proposal(self, record: CommitRecord | None) -> Proposal:
+        return Proposal(self.updates, self.requirements, record, self.changes)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Step:
+    """A write of the chain with what its attempts share."""
+
+    write: Write
+    snapshot_id: int
+    """The same over all attempts: an earlier one that landed unnoticed is recognised by it."""
+    manifests: OperationManifests
+    looking: Looking
+
+
+class Chain:
+    """The operations of one commit, over all of its attempts."""
+
+    def __init__(
+        self, ident: Ident, operations: Sequence[Operation], catalog: Catalog, storage: Storage, runtime: Runtime
+    ) -> None:
+        self._ident = ident
+        self._catalog = catalog
+        self._storage = storage
+        self._steps = [
+            _Step(
+                operation,
+                operation.snapshot_id or runtime.new_snapshot_id(),
+                OperationManifests(operation, storage, runtime),
+                Looking(storage, operation),
+            )
+            if isinstance(operation, Write)
+            else operation
+            for operation in operations
+        ]
+        self._writes = [step for step in self._steps if isinstance(step, _Step)]
+
+    @property
+    def snapshot_ids(self) -> tuple[int, ...]:
+        return tuple(step.snapshot_id for step in self._writes)
+
+    @property
+    def base_id(self) -> int | None:
+        """The snapshot that the writes were made on, if there are any."""
+        return self._writes[-1].write.base.snapshot_id if self._writes else None
+
+    @property
+    def branch(self) -> str:
+        return self._writes[-1].write.branch if self._writes else MAIN
+
+    def draft(self, head: Head, identity: Mapping[str, str], attempt: int) -> Draft | None:
+        """Build on this head; None: there is nothing left to do. Raises Refused."""
+        building = _Building(head, identity, attempt)
+        try:
+            for step in self._steps:
+                if isinstance(step, MetadataChange):
+                    self._add_change(step, building)
+                else:
+                    self._add_write(step, building)
+        except FilesMissing as missing:
+            self._storage.delete(building.written)
+            raise Refused((_missing(missing),)) from missing
+        except IntentConflict as conflict:
+            self._storage.delete(building.written)
+            raise Refused(conflict.conflicts) from conflict
+        except BaseException:
+            self._storage.delete(building.written)
+            raise
+        return building.draft() if building.updates else None
+
+    def _add_change(self, operation: MetadataChange, building: _Building) -> None:
+        _refuse_any(head_conflicts(operation, building.metadata))
+        change = metadata_change(operation, building.metadata)
+        if change is not None:
+            building.add(*change)
+            building.count("changed", 1)
+
+    def _add_write(self, step: _Step, building: _Building) -> None:
+        write, metadata = step.write, building.metadata
+        _refuse_any(head_conflicts(write, metadata))
+        if write.is_empty and len(self._steps) == 1:
+            # It found nothing to do and does nothing: as if it had come before everything that landed since.
+            return
+        since = self._history(write, building.head.metadata)
+        carried, found = row_conflicts(write, since, step.looking.at(metadata), metadata)
+        _refuse_any((*found, *self._later_step_conflicts(step, carried, since, building)))
+        if carried.is_empty:
+            return
+        parent = self._parent(metadata, write.branch)
+        first = step is self._writes[0]
+        place = Place(
+            snapshot_id=step.snapshot_id,
+            sequence_number=metadata.last_sequence_number + 1,
+            copies_number=write.base.sequence_number if first else metadata.last_sequence_number,
+            attempt=building.attempt,
+        )
+        manifest_list, effect = step.manifests.write_list(metadata, parent, carried, place)
+        building.written.append(manifest_list)
+        snapshot = snapshot_json(
+            write,
+            effect,
+            metadata,
+            parent,
+            place,
+            timestamp_ms=next_time_ms(metadata, building.head.now_ms),
+            manifest_list=manifest_list,
+            identity=building.identity,
+        )
+        building.add(add_snapshot(metadata, write.branch, snapshot), write_requirements(write, building.head.metadata))
+        building.snapshot_id = step.snapshot_id
+        building.count_effect(write, carried, effect)
+        if self._catalog.capabilities.keeps_changes:
+            building.keep(write, change_of(write, effect, place))
+
+    def _history(self, write: Write, head: TableMetadata) -> History:
+        if write.branch != MAIN and write.branch not in head.refs:
+            # Made by this very commit: nobody else can have written to it.
+            return History((), base_is_ancestor=True)
+        if not _looks_back(write, head):
+            return History((), base_is_ancestor=True)
+        return history(self._storage, head, write.branch, write.base, self._kept_changes(head))
+
+    def _kept_changes(self, head: TableMetadata) -> summaries.Source:
+        def find(after: int, up_to: int) -> Mapping[int, Change | Predicate]:
+            return summaries.from_records(self._catalog.find_changes(head.uuid, after, up_to))
+
+        return find
+
+    def _later_step_conflicts(
+        self, step: _Step, carried: Carried, since: History, building: _Building
+    ) -> tuple[Conflict, ...]:
+        """Steps of one transaction name each other's files, so none of them may move under the others."""
+        if len(self._writes) == 1 or not since.changes:
+            return ()
+        by_key = [
+            change
+            for change in since.changes
+            if any(entry.file.content == Content.EQUALITY_DELETES for entry in change.deletes)
+        ]
+        # Copies made by a later step are younger than these deletes and would escape them.
+        escapes = bool(by_key and step.write.copies and step is not self._writes[0])
+        if not escapes and (carried.is_unmoved(step.write) or self._stands_alone(step)):
+            return ()
+        culprit = by_key[0] if escapes else since.changes[-1]
+        return (
+            Conflict(
+                Check.FILES_EXIST,
+                f"files that step {building.steps + 1} of this transaction changes were changed meanwhile",
+                culprit.snapshot_id,
+                culprit.operation,
+                advice="Repeat the transaction from its first read",
+            ),
+        )
+
+    def _stands_alone(self, step: _Step) -> bool:
+        """No other step names the files that this one takes rows out of, or those that it adds."""
+        mine = _names(step.write)
+        return all(mine.isdisjoint(_names(other.write)) for other in self._writes if other is not step)
+
+    def _parent(self, metadata: TableMetadata, branch: str) -> Snapshot | None:
+        """The snapshot to build on. What cannot be resolved is refused: "no parent" would drop every earlier row."""
+        parent = metadata.head_snapshot(branch)
+        if parent is None and metadata.ref_snapshot_id(branch) is not None:
+            raise CorruptMetadata(f"The branch {branch!r} of {self._ident} names a snapshot that is not kept")
+        if parent is not None and parent.manifest_list is None:
+            raise Unsupported(
+                f"The newest snapshot of {self._ident} keeps its manifests in the metadata file, as v1 did",
+                advice="Commit once with another engine, which writes a manifest list",
+            )
+        return parent
+
+    # Clean-up
+
+    def remove_unused(self) -> None:
+        for step in self._writes:
+            step.manifests.remove_unused()
+
+    def remove_scratch(self) -> None:
+        """Everything but the staged rows."""
+        for step in self._writes:
+            step.manifests.remove_all()
+
+    def remove_everything(self) -> None:
+        """Staged rows and manifests: nobody references them, and nobody ever will."""
+        for step in self._writes:
+            step.manifests.remove_all()
+            self._storage.delete(step.write.staged_paths)
+
+
+class _Building:
+    """One attempt, growing operation by operation."""
+
+    def __init__(self, head: Head, identity: Mapping[str, str], attempt: int) -> None:
+        self.head = head
+        self.identity = identity
+        self.attempt = attempt
+        self.metadata = head.metadata
+        self.updates: list[Json] = []
+        self.written: list[str] = []
+        self.snapshot_id: int | None = None
+        self.steps = 0
+        self._requirements: list[Json] = []
+        self._changes: list[ChangeRecord] = []
+        self._counts: dict[str, int] = {}
+
+    def add(self, updates: Sequence[Json], requirements: Sequence[Json]) -> None:
+        self.metadata = apply(self.metadata, updates, now_ms=self.head.now_ms, previous_location=None)
+        self.updates.extend(updates)
+        self._requirements.extend(requirements)
+        self.steps += 1
+
+    def count(self, key: str, number: int) -> None:
+        self._counts[key] = self._counts.get(key, 0) + number
+
+    def count_effect(self, write: Write, carried: Carried, effect: Effect) -> None:
+        self.count("rows_inserted", write.rows.inserted - carried.dropped)
+        self.count("rows_updated", write.rows.updated)
+        self.count("rows_deleted", max(0, write.rows.deleted - carried.gone_already))
+        self.count("files_added", len(effect.added) + len(effect.deletes))
+        self.count("files_removed", len(effect.removed) + len(effect.removed_deletes))
+        self.count("bytes_written", effect.bytes_written)
+
+    def keep(self, write: Write, change: Change) -> None:
+        body = summaries.encode(change)
+        if body is not None:
+            self._changes.append(ChangeRecord(write.table_uuid, change.snapshot_id, change.sequence_number, body))
+
+    def draft(self) -> Draft:
+        return Draft(
+            updates=tuple(self.updates),
+            requirements=distinct(self._requirements),
+            changes=tuple(self._changes),
+            snapshot_id=self.snapshot_id,
+            sequence_number=self.metadata.last_sequence_number,
+            written=tuple(self.written),
+            counts=self._counts,
+        )
+
+
+def _names(write: Write) -> set[str]:
+    return {file.file_path for file in (*write.removed, *write.added)} | set(write.positions)
+
+
+def _looks_back(write: Write, head: TableMetadata) -> bool:
+    """Whether anything that landed since can matter. Rows added blindly only mind rows that were deleted (P23)."""
+    if write.removed or write.positions or write.reads or not write.owns_files:
+        return True
+    if write.on_deleted == "keep":
+        return False
+    for snapshot in head.ancestors(head.ref_snapshot_id(write.branch)):
+        if snapshot.snapshot_id == write.base.snapshot_id:
+            return False
+        if snapshot.operation not in ("append", "replace"):
+            return True
+    # The base is not in this history; what was deleted on the way here is not known.
+    return False
+
+
+def _refuse_any(found: Sequence[Conflict]) -> None:
+    if found:
+        raise Refused(tuple(found))
+
+
+def _missing(missing: FilesMissing) -> Conflict:
+    return Conflict(
+        Check.FILES_EXIST,
+        f"{len(missing.paths)} of the files it replaces are not in the table any more",
+        files=missing.paths,
+        advice="Read the table again and repeat the operation",
+    )

@@ -1,0 +1,132 @@
+"""The new values of an update: each column's from a SQL expression over the old row, or from a Python value."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.schema import Schema
+from pyiceberg.types import NestedField, StructType
+
+from frazil.errors import InvalidInput, Unsupported
+from frazil.format.assign import assigned, check_nulls
+from frazil.format.filters import Lit, did_you_mean, parse_expression
+from frazil.stage.rows import conform, to_reader
+
+Array = Any
+arrow: Any = pa
+_NAME_PART = re.compile(r"`([^`]+)`|([^.`]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class _Assignment:
+    path: tuple[NestedField, ...]
+    values: Callable[[pa.RecordBatch], Array]
+
+    @property
+    def name(self) -> str:
+        return ".".join(each.name for each in self.path)
+
+
+class Assignments:
+    """``set`` of an update, bound to a schema. Raises InvalidInput, SchemaMismatch and Unsupported when it is made."""
+
+    def __init__(self, values: Mapping[str, object], schema: Schema, *, case_sensitive: bool = False) -> None:
+        if not isinstance(values, Mapping) or not values:
+            raise InvalidInput("set names no column", advice="Write set={'status': \"'gone'\", 'n': 'n + 1'}")
+        self._schema = schema
+        self._assignments = [_bind(name, value, schema, case_sensitive) for name, value in values.items()]
+        _check_apart(self._assignments)
+
+    def apply(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows with their new values; every expression sees the old ones."""
+        found = [(each.path, each.values(rows)) for each in self._assignments]
+        columns: list[Array] = list(rows.columns)
+        for path, values in found:
+            position = rows.schema.get_field_index(path[0].name)
+            columns[position] = _replaced(columns[position], path, values)
+        return arrow.RecordBatch.from_arrays(columns, schema=rows.schema)  # type: ignore[no-any-return]
+
+
+def _bind(name: str, value: object, schema: Schema, case_sensitive: bool) -> _Assignment:
+    path = _find(name, schema, case_sensitive)
+    shown = ".".join(each.name for each in path)
+    if isinstance(value, str):
+        expression = parse_expression(value, schema, case_sensitive=case_sensitive)
+        return _Assignment(path, assigned(expression, path[-1], shown))
+    constant = _constant(value.value if isinstance(value, Lit) else value, path[-1], shown)
+    return _Assignment(path, lambda rows: constant.take(arrow.repeat(0, rows.num_rows)))
+
+
+def _constant(value: object, field: NestedField, shown: str) -> Array:
+    """A Python value as one row of a column, by the rules for rows of Python values."""
+    one = Schema(field)
+    batch = to_reader([{field.name: value}], one).read_next_batch()
+    found = conform(batch, one).column(0)
+    check_nulls(found, field, shown)
+    return found
+
+
+def _find(name: str, schema: Schema, case_sensitive: bool) -> tuple[NestedField, ...]:
+    if not isinstance(name, str) or not name:
+        raise InvalidInput(f"{name!r} in set is not a column name")
+    whole = _match(name, schema.fields, case_sensitive)
+    if whole is not None:
+        return (whole,)
+    fields = schema.fields
+    path: list[NestedField] = []
+    for quoted, plain in _NAME_PART.findall(name):
+        found = _match(quoted or plain, fields, case_sensitive)
+        if found is None:
+            _refuse(name, quoted or plain, path, [each.name for each in fields])
+        else:
+            path.append(found)
+            fields = found.field_type.fields if isinstance(found.field_type, StructType) else ()
+    return tuple(path)
+
+
+def _refuse(name: str, part: str, path: list[NestedField], known: list[str]) -> None:
+    if path and not isinstance(path[-1].field_type, StructType):
+        kind = str(path[-1].field_type).partition("<")[0]
+        raise Unsupported(
+            f"set names {name!r}, and {path[-1].name!r} is a {kind}, into which an update does not reach",
+            advice=f"Set {path[-1].name!r} as a whole",
+        )
+    raise InvalidInput(f"set names the column {name!r}, and there is none", advice=did_you_mean(part, known))
+
+
+def _match(name: str, fields: tuple[NestedField, ...], case_sensitive: bool) -> NestedField | None:
+    exact = next((each for each in fields if each.name == name), None)
+    if exact is not None or case_sensitive:
+        return exact
+    loose = [each for each in fields if each.name.lower() == name.lower()]
+    if len(loose) > 1:
+        raise InvalidInput(f"The name {name!r} in set fits several columns: {', '.join(each.name for each in loose)}")
+    return loose[0] if loose else None
+
+
+def _check_apart(assignments: list[_Assignment]) -> None:
+    for position, each in enumerate(assignments):
+        for other in assignments[:position]:
+            shared = min(len(each.path), len(other.path))
+            if each.path[:shared] == other.path[:shared]:
+                raise InvalidInput(f"set names {each.name!r} twice, also as {other.name!r}", advice="Keep one of them")
+
+
+def _replaced(column: Array, path: tuple[NestedField, ...], values: Array) -> Array:
+    """The column with new values at the end of the path. A null struct comes into being around them."""
+    if len(path) == 1:
+        return values
+    children = column.flatten()
+    wanted = path[1].name
+    for position, each in enumerate(column.type):
+        if each.name == wanted:
+            children[position] = _replaced(children[position], path[1:], values)
+    struct = path[0].field_type
+    assert isinstance(struct, StructType)
+    for child, field in zip(children, struct.fields, strict=True):
+        check_nulls(child, field, f"{path[0].name}.{field.name}")
+    return arrow.StructArray.from_arrays(children, fields=list(column.type))

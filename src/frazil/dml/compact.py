@@ -1,0 +1,88 @@
+"""The same rows in fewer files: small ones of one partition are put together, and deleted rows are left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from frazil.commit.operations import Kind, RowCounts, Write
+from frazil.dml.draft import Draft, Pieces
+from frazil.dml.view import Settings, View
+from frazil.errors import InvalidInput
+from frazil.format.filters import Filter, parse_filter
+from frazil.model import Content
+from frazil.read.arrow import Reading
+from frazil.read.plan import FileTask
+from frazil.read.positions import rows_with_positions
+from frazil.stage.arrow import partition_identity
+
+TARGET = "target-file-size-bytes"
+MIN_FILES = "min-input-files"
+_DEFAULT_TARGET = 512 * 1024 * 1024
+_SMALL = 0.75
+"""A file below this share of the target size is small, as in Iceberg's own rewrite."""
+
+
+def compact(view: View, settings: Settings, where: Filter | None = None) -> Write:
+    """Rewrite small files and files with deleted rows, partition by partition. ``where`` selects files, not rows.
+
+    Options: target-file-size-bytes, min-input-files (a group of fewer files is left alone, unless rows of it are
+    deleted).
+    """
+    options = {name: text for name, text in settings.options.items() if name != MIN_FILES}
+    target = _whole(options.get(TARGET) or view.metadata.properties.get(f"write.{TARGET}"), TARGET, _DEFAULT_TARGET)
+    least = _whole(settings.options.get(MIN_FILES), MIN_FILES, 2)
+    chosen = parse_filter(None, view.schema) if where is None else view.bound(where)
+    with Draft(view, replace(settings, options=options)) as draft:
+        # Statistics decide which files; all their live rows are copied.
+        tasks = [replace(task, residual=None) for task in view.tasks(chosen)]
+        for group in _groups(tasks, draft.reading, target):
+            if len(group) >= least or any(_has_deletes(task, draft.reading) for task in group):
+                for task in group:
+                    draft.remove(task)
+                draft.copy(_rows(group, draft.reading), group[0].file, is_sorted=len(group) == 1)
+        return draft.finished(Kind.REWRITE, RowCounts())
+
+
+def _rows(tasks: list[FileTask], reading: Reading) -> Pieces:
+    for task in tasks:
+        for batch, numbers in rows_with_positions(task, reading):
+            yield task.file.file_path, batch, numbers
+
+
+def _groups(tasks: list[FileTask], reading: Reading, target: int) -> Iterator[list[FileTask]]:
+    """Files that become one: of one spec and partition, together not above the target size."""
+    by_partition: dict[object, list[FileTask]] = {}
+    for task in tasks:
+        if task.file.file_size_in_bytes < _SMALL * target or _has_deletes(task, reading):
+            key = (task.file.spec_id, partition_identity(task.file.partition))
+            by_partition.setdefault(key, []).append(task)
+    for found in by_partition.values():
+        group: list[FileTask] = []
+        size = 0
+        for task in found:
+            if group and size + task.file.file_size_in_bytes > target:
+                yield group
+                group, size = [], 0
+            group.append(task)
+            size += task.file.file_size_in_bytes
+        yield group
+
+
+def _has_deletes(task: FileTask, reading: Reading) -> bool:
+    """Whether some delete takes rows out of it; one by key counts without a look at the rows."""
+    if any(ref.file.content == Content.EQUALITY_DELETES for ref in task.deletes):
+        return True
+    return bool(reading.deletes.positions(task.deletes, task.file.file_path))
+
+
+def _whole(text: str | None, name: str, default: int) -> int:
+    if text is None:
+        return default
+    try:
+        number = int(text)
+    except (ValueError, TypeError):
+        number = 0
+    if number < 1:
+        raise InvalidInput(f"The option {name} is {text!r}", advice="Give a whole number of at least 1")
+    return number

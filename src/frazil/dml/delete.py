@@ -1,0 +1,29 @@
+"""Rows that go by a condition."""
+
+from __future__ import annotations
+
+from frazil.commit.operations import Kind, Read, RowCounts, Write
+from frazil.dml.draft import Draft
+from frazil.dml.view import Mode, Settings, View
+from frazil.format.filters import Filter
+from frazil.read.positions import matching_positions
+
+
+def delete(view: View, where: Filter, settings: Settings, mode: Mode) -> Write:
+    """Take out the rows that match. Files of which every live row matches go whole, without being opened where
+    statistics show it; of the others, rows are marked or the rest is copied.
+    """
+    where = view.bound(where)
+    with Draft(view, settings) as draft:
+        deleted = take_out_matching(draft, where, mode)
+        return draft.finished(Kind.DELETE, RowCounts(deleted=deleted), reads=(Read(where),), asked=where)
+
+
+def take_out_matching(draft: Draft, where: Filter, mode: Mode) -> int:
+    """Take out every row that the filter selects; returns how many there were."""
+    count = 0
+    for task in draft.view.tasks(where):
+        rows = matching_positions(task, draft.reading)
+        draft.take_out(task, rows, mode)
+        count += len(rows)
+    return count

@@ -1,0 +1,222 @@
+"""A write in the making: rows are staged, taken out and copied until it is complete; if it fails, nothing is left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from types import TracebackType
+from typing import Any, Self
+
+import pyarrow as pa
+import pyarrow.compute
+from pyiceberg.schema import Schema
+from pyroaring import BitMap64
+
+from frazil.commit.operations import Kind, Read, RowCounts, Write
+from frazil.dml.view import MERGE_ON_READ, Mode, Settings, View
+from frazil.format.filters import Filter
+from frazil.model import Content, DataFile, Lineage, Predicate, Run
+from frazil.read.arrow import Reading, count_task
+from frazil.read.deletes import Keys
+from frazil.read.plan import FileTask, named_file
+from frazil.read.positions import rows_with_matches
+from frazil.stage.arrow import StagedFiles, check_writable, stage, stage_copies
+from frazil.stage.deletes import stage_keys, stage_positions
+from frazil.stage.lineage import write_lineage
+
+pc: Any = pyarrow.compute
+Pieces = Iterator[tuple[str, pa.RecordBatch, pa.Int64Array]]
+
+
+@dataclass(slots=True)
+class _Parts:
+    added: list[DataFile] = field(default_factory=list)
+    copies: dict[str, tuple[Run, ...]] = field(default_factory=dict)
+    removed: list[DataFile] = field(default_factory=list)
+    removed_deletes: dict[str, DataFile] = field(default_factory=dict)
+    deletes: list[DataFile] = field(default_factory=list)
+    positions: dict[str, BitMap64] = field(default_factory=dict)
+    touched: dict[str, DataFile] = field(default_factory=dict)
+    moved: dict[str, BitMap64] = field(default_factory=dict)
+
+
+class Draft:
+    """``with Draft(view, settings) as draft: …; return draft.finished(…)``. An error in the block removes its files."""
+
+    def __init__(self, view: View, settings: Settings) -> None:
+        self.view = view
+        self._settings = settings
+        self._parts = _Parts()
+        self._lineage_path: str | None = None
+
+    def __enter__(self) -> Self:
+        check_writable(self.view.metadata)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            written = [*self._parts.added, *self._parts.deletes]
+            sidecar = [] if self._lineage_path is None else [self._lineage_path]
+            self.view.storage.delete([*(file.file_path for file in written), *sidecar])
+
+    # Rows that come
+
+    def add_rows(self, rows: object) -> StagedFiles:
+        """New rows, or rows with new values, under the table's current schema, spec and sort order."""
+        view = self.view
+        staged = stage(
+            rows, metadata=view.metadata, storage=view.storage, runtime=view.runtime, options=self._settings.options
+        )
+        self._parts.added += staged.files
+        return staged
+
+    # Rows that go
+
+    def take_out(self, task: FileTask, rows: BitMap64, mode: Mode, keys: Keys | None = None) -> None:
+        """Take these live rows out of a file: those that match the task's filter and have one of the keys."""
+        if not rows:
+            return
+        if len(rows) == self.live_rows(task):
+            self.remove(task)
+        elif mode == MERGE_ON_READ:
+            self.mark(task.file, rows)
+        else:
+            self.remove(task)
+            self.copy(_others(task, self.reading, keys), task.file)
+
+    def live_rows(self, task: FileTask) -> int:
+        """How many rows of the file no delete takes out. It is opened only where deletes by key apply."""
+        return count_task(replace(task, residual=None), self._counting)
+
+    def remove(self, task: FileTask) -> None:
+        """The whole file goes, and the delete files that were about it alone."""
+        self._parts.removed.append(task.file)
+        for ref in task.deletes:
+            deletes = ref.file
+            if deletes.content == Content.POSITION_DELETES and named_file(deletes) == task.file.file_path:
+                self._parts.removed_deletes[deletes.file_path] = deletes
+
+    def mark(self, file: DataFile, rows: BitMap64) -> None:
+        """The file stays, without these rows."""
+        self._parts.positions[file.file_path] = rows
+        self._parts.touched[file.file_path] = file
+
+    def move(self, path: str, rows: BitMap64) -> None:
+        """These rows of a file live on, with other values, among the rows that come."""
+        self._parts.moved[path] = rows
+
+    def copy(self, pieces: Pieces, like: DataFile, *, is_sorted: bool = True) -> None:
+        """Write rows of removed files again, under the spec and partition of one of them."""
+        view = self.view
+        copied = stage_copies(
+            pieces,
+            metadata=view.metadata,
+            storage=view.storage,
+            spec_id=like.spec_id,
+            partition=like.partition,
+            sort_order_id=like.sort_order_id if is_sorted else 0,
+            runtime=view.runtime,
+            options=self._settings.options,
+        )
+        self._parts.added += copied.files
+        self._parts.copies.update(copied.runs)
+
+    def add_keys(self, keys: Sequence[pa.RecordBatch], field_ids: Sequence[int], spec_id: int) -> None:
+        """Every older row with one of these keys goes."""
+        view = self.view
+        self._parts.deletes += stage_keys(
+            keys, field_ids, spec_id, metadata=view.metadata, storage=view.storage, runtime=view.runtime
+        )
+
+    # Reading
+
+    @cached_property
+    def reading(self) -> Reading:
+        """For all columns of the current schema. Delete files are read once for the whole draft."""
+        return self.view.reading()
+
+    @cached_property
+    def _counting(self) -> Reading:
+        return self.narrowed(Schema())
+
+    def narrowed(self, schema: Schema) -> Reading:
+        """For other columns."""
+        return replace(self.reading, schema=schema)
+
+    # The end
+
+    def finished(
+        self,
+        kind: Kind,
+        rows: RowCounts,
+        *,
+        reads: tuple[Read, ...] = (),
+        asked: Filter | None = None,
+        keys: tuple[int, ...] = (),
+        key_spec_id: int | None = None,
+    ) -> Write:
+        """The write. ``asked``: which rows were asked to go, for those who append such rows meanwhile (P23)."""
+        view, parts = self.view, self._parts
+        parts.deletes += stage_positions(
+            parts.positions, parts.touched, metadata=view.metadata, storage=view.storage, runtime=view.runtime
+        )
+        removed = {file.file_path for file in parts.removed}
+        changed = {path: found for path, found in parts.moved.items() if path in removed}
+        if parts.copies or changed:
+            lineage = Lineage(parts.copies, changed)
+            self._lineage_path = write_lineage(view.storage, view.runtime, view.metadata, lineage)
+        schema = view.schema
+        return Write(
+            kind=kind,
+            table_uuid=view.metadata.uuid,
+            base=view.base,
+            branch=view.branch,
+            isolation=self._settings.isolation,
+            added=tuple(parts.added),
+            copies=parts.copies,
+            removed=tuple(parts.removed),
+            removed_deletes=tuple(parts.removed_deletes.values()),
+            deletes=tuple(parts.deletes),
+            positions=parts.positions,
+            touched=parts.touched,
+            moved=parts.moved,
+            reads=reads,
+            keys=keys,
+            key_spec_id=key_spec_id,
+            predicate=None if asked is None else _predicate(asked),
+            on_deleted=self._settings.on_deleted,
+            schema_id=view.metadata.current_schema_id,
+            written_ids=_names(schema) if parts.added else {},
+            nullable_ids=_with_nulls(parts.added, schema),
+            lineage_path=self._lineage_path,
+            rows=rows,
+            snapshot_properties=self._settings.snapshot_properties,
+        )
+
+
+def _others(task: FileTask, reading: Reading, keys: Keys | None) -> Pieces:
+    """The live rows of a file that do not match."""
+    for batch, numbers, matching in rows_with_matches(task, reading, keys):
+        stay = pc.invert(matching)
+        yield task.file.file_path, batch.filter(stay), numbers.filter(stay)
+
+
+def _predicate(where: Filter) -> Predicate | None:
+    if where.built:
+        return None
+    return Predicate(where.text, (where.parsed_with or where.schema).schema_id, where.case_sensitive)
+
+
+def _names(schema: Schema) -> Mapping[int, str]:
+    return {field_id: str(schema.find_column_name(field_id)) for field_id in schema.field_ids}
+
+
+def _with_nulls(files: Sequence[DataFile], schema: Schema) -> frozenset[int]:
+    """The optional columns in which some file has, or may have, a null."""
+    optional = [field_id for field_id in schema.field_ids if schema.find_field(field_id).optional]
+    return frozenset(
+        field_id for field_id in optional if any(file.null_value_counts.get(field_id) != 0 for file in files)
+    )

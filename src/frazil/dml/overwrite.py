@@ -1,0 +1,93 @@
+"""Rows that take the place of others: of those that match a condition, or of whole partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute
+
+from frazil.commit.operations import Kind, Read, RowCounts, Write
+from frazil.dml.delete import take_out_matching
+from frazil.dml.draft import Draft
+from frazil.dml.view import COPY_ON_WRITE, Settings, View
+from frazil.errors import InvalidInput
+from frazil.format.conditions import in_partitions
+from frazil.format.filters import Filter
+from frazil.model import DataFile
+from frazil.read.plan import FileTask
+from frazil.read.positions import matching_positions
+from frazil.stage.arrow import partition_identity
+from frazil.stage.rows import conform, to_reader
+
+pc: Any = pyarrow.compute
+_LONGEST_SHOWN = 300
+
+
+def overwrite(view: View, rows: object, where: Filter, settings: Settings) -> Write:
+    """Take out the rows that match and put these in their place, each of which must match, too."""
+    where = view.bound(where)
+    with Draft(view, settings) as draft:
+        staged = draft.add_rows(_matching(rows, where, view))
+        deleted = take_out_matching(draft, where, COPY_ON_WRITE)
+        counts = RowCounts(inserted=staged.rows, deleted=deleted)
+        return draft.finished(Kind.OVERWRITE, counts, reads=(Read(where),), asked=where)
+
+
+def _matching(rows: object, where: Filter, view: View) -> Iterator[pa.RecordBatch]:
+    schema = view.schema
+    for batch in to_reader(rows, schema):
+        fitting = conform(batch, schema)
+        kept = where.mask(fitting)
+        if kept.true_count < len(kept):
+            raise _stray(fitting.filter(pc.invert(kept)).slice(0, 1), where)
+        yield fitting
+
+
+def _stray(row: pa.RecordBatch, where: Filter) -> InvalidInput:
+    try:
+        text = repr(row.to_pylist()[0])
+    except (ValueError, OverflowError):
+        text = str(row)  # a date beyond Python's calendar
+    shown = text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + "…"
+    return InvalidInput(
+        f"A row does not match where={where.text!r}: {shown}",
+        advice="Leave such rows out, or widen where: what is written must be what is replaced",
+    )
+
+
+def replace_partitions(view: View, rows: object, settings: Settings) -> Write:
+    """Empty the partitions that these rows fall into, and fill them with the rows.
+
+    Partitions are those of the table's current spec. Files of older specs are looked at, too (rule P27): the rows in
+    them that would be in one of these partitions go.
+    """
+    spec = view.metadata.spec()
+    if spec.is_unpartitioned():
+        raise InvalidInput(
+            f"The table {view.table} is not partitioned, so there is no partition to replace",
+            advice='Use overwrite(rows, where="true") to replace the whole table, or name the rows with where',
+        )
+    with Draft(view, settings) as draft:
+        staged = draft.add_rows(rows)
+        if not staged.files:
+            return draft.finished(Kind.REPLACE_PARTITIONS, RowCounts())
+        partitions = {partition_identity(file.partition): file.partition for file in staged.files}
+        where = in_partitions(spec, partitions.values(), view.schema)
+        deleted = 0
+        for task in view.tasks(where):
+            task = _decided(task, spec.spec_id, partitions)
+            rows_of_file = matching_positions(task, draft.reading)
+            draft.take_out(task, rows_of_file, COPY_ON_WRITE)
+            deleted += len(rows_of_file)
+        counts = RowCounts(inserted=staged.rows, deleted=deleted)
+        return draft.finished(Kind.REPLACE_PARTITIONS, counts, reads=(Read(where),), asked=where)
+
+
+def _decided(task: FileTask, spec_id: int, partitions: dict[Any, Any]) -> FileTask:
+    """A file of the current spec is in a replaced partition as a whole, which bounds of cut texts do not show."""
+    file: DataFile = task.file
+    whole = file.spec_id == spec_id and partition_identity(file.partition) in partitions
+    return replace(task, residual=None) if whole else task

@@ -1,0 +1,84 @@
+"""Rows that come and rows that go, both named by a caller who has found them already."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+from pyroaring import BitMap64
+
+from frazil.commit.operations import Kind, RowCounts, Write
+from frazil.dml.draft import Draft
+from frazil.dml.upsert import key_ids, key_spec
+from frazil.dml.view import Settings, View
+from frazil.errors import InvalidInput, Unsupported
+from frazil.format.filters import parse_filter
+from frazil.read.plan import FileTask
+from frazil.read.positions import matching_positions
+from frazil.stage.deletes import key_schema
+from frazil.stage.rows import conform, to_reader
+
+
+def row_delta(
+    view: View,
+    settings: Settings,
+    *,
+    rows: object = None,
+    positions: Mapping[str, Sequence[int]] | None = None,
+    keys: object = None,
+) -> Write:
+    """Add rows, take out rows by data file and position, and take out every older row with one of some keys.
+
+    Rows that were deleted already are no matter. How many rows go by key is not known and not counted.
+    """
+    with Draft(view, settings) as draft:
+        inserted = 0 if rows is None else draft.add_rows(rows).rows
+        deleted = 0 if not positions else _take_out(draft, positions)
+        field_ids, spec_id = ((), None) if keys is None else _take_out_keys(draft, keys)
+        counts = RowCounts(inserted=inserted, deleted=deleted)
+        return draft.finished(Kind.ROW_DELTA, counts, keys=field_ids, key_spec_id=spec_id)
+
+
+def _take_out(draft: Draft, positions: Mapping[str, Sequence[int]]) -> int:
+    view = draft.view
+    everything = parse_filter(None, view.schema)
+    live = {task.file.file_path: task for task in view.tasks(everything)}
+    count = 0
+    for path, numbers in positions.items():
+        task = live.get(path)
+        if task is None:
+            raise InvalidInput(f"The table {view.table} has no data file {path!r} on the branch {view.branch!r}")
+        rows = _rows(task, numbers) & matching_positions(task, draft.reading)
+        if rows:
+            draft.mark(task.file, rows)
+        count += len(rows)
+    return count
+
+
+def _rows(task: FileTask, numbers: Sequence[int]) -> BitMap64:
+    try:
+        rows = BitMap64(numbers)
+    except (TypeError, OverflowError, ValueError) as error:
+        raise InvalidInput(
+            f"The positions of {task.file.file_path} are not row numbers", evidence=str(error)
+        ) from error
+    if rows and rows.max() >= task.file.record_count:
+        raise InvalidInput(
+            f"The file {task.file.file_path} has {task.file.record_count} rows and none with the number {rows.max()}",
+            advice="Rows are numbered from 0",
+        )
+    return rows
+
+
+def _take_out_keys(draft: Draft, keys: object) -> tuple[tuple[int, ...], int | None]:
+    metadata = draft.view.metadata
+    field_ids, spec_id = key_ids(metadata), key_spec(metadata)
+    if spec_id is None:
+        raise Unsupported(
+            f"The table {draft.view.table} has no spec under which deletes by key reach all its rows",
+            advice="Add a spec without partitions first, or give positions",
+        )
+    schema = key_schema(metadata.schema(), field_ids)
+    found: list[pa.RecordBatch] = [conform(batch, schema) for batch in to_reader(keys, schema)]
+    draft.add_keys(found, field_ids, spec_id)
+    return field_ids, None if metadata.spec(spec_id).is_unpartitioned() else spec_id

@@ -1,0 +1,46 @@
+"""Rows that get other values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import pyarrow as pa
+from pyroaring import BitMap64
+
+from frazil.commit.operations import Kind, Read, RowCounts, Write
+from frazil.dml.assignments import Assignments
+from frazil.dml.draft import Draft
+from frazil.dml.view import Mode, Settings, View
+from frazil.format.filters import Filter
+from frazil.read.plan import FileTask
+from frazil.read.positions import bitmap, rows_with_positions
+
+
+def update(view: View, assignments: Mapping[str, object], where: Filter, settings: Settings, mode: Mode) -> Write:
+    """Change columns of the rows that match. Rows whose values stay the same count as updated, too.
+
+    The changed rows are written like new ones, so that they are in the partition of their new values; the old ones are
+    taken out of their files.
+    """
+    where = view.bound(where)
+    new_values = Assignments(assignments, view.schema, case_sensitive=where.case_sensitive)
+    found: list[tuple[FileTask, BitMap64]] = []
+    with Draft(view, settings) as draft:
+        staged = draft.add_rows(_changed(draft, where, new_values, found))
+        for task, rows in found:
+            draft.take_out(task, rows, mode)
+            draft.move(task.file.file_path, rows)
+        return draft.finished(Kind.UPDATE, RowCounts(updated=staged.rows), reads=(Read(where),))
+
+
+def _changed(
+    draft: Draft, where: Filter, new_values: Assignments, found: list[tuple[FileTask, BitMap64]]
+) -> Iterator[pa.RecordBatch]:
+    """The matching rows with their new values; ``found`` is told where they were."""
+    for task in draft.view.tasks(where):
+        rows = BitMap64()
+        for batch, numbers in rows_with_positions(task, draft.reading):
+            rows |= bitmap(numbers)
+            yield new_values.apply(batch)
+        if rows:
+            found.append((task, rows))

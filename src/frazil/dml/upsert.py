@@ -1,0 +1,175 @@
+"""Rows that come by key: each takes the place of the row with the same key, if there is one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.compute
+from pyiceberg.schema import Schema
+
+from frazil.commit.operations import Kind, Read, RowCounts, Write
+from frazil.dml.draft import Draft
+from frazil.dml.view import COPY_ON_WRITE, MERGE_ON_READ, Settings, View
+from frazil.errors import InvalidInput, Unsupported
+from frazil.format.conditions import near_keys
+from frazil.format.metadata import TableMetadata
+from frazil.format.partitions import column_at, source_path
+from frazil.read.deletes import Deletes, Keys
+from frazil.read.layout import convert
+from frazil.read.plan import FileTask
+from frazil.read.positions import bitmap, rows_with_positions
+from frazil.stage.deletes import key_schema, pick
+from frazil.stage.rows import conform, to_reader
+
+UpsertMode = Literal["equality", "position", "copy-on-write"]
+Array = Any
+pc: Any = pyarrow.compute
+arrow: Any = pa
+
+
+def key_ids(metadata: TableMetadata) -> tuple[int, ...]:
+    """The field ids of the table's key. Raises InvalidInput when it has none."""
+    found = tuple(sorted(metadata.schema().identifier_field_ids))
+    if not found:
+        raise InvalidInput(
+            "The table has no keys, by which rows would be found",
+            advice="Create it with keys=['id'], or use delete() and append()",
+        )
+    return found
+
+
+def key_spec(metadata: TableMetadata) -> int | None:
+    """The spec to write deletes by key under, so that they reach every row with the key (rule P21).
+
+    None: the table must get a spec without partitions first.
+    """
+    specs = metadata.specs()
+    for spec_id, spec in specs.items():
+        if spec.is_unpartitioned():
+            return spec_id
+    keys = set(metadata.schema().identifier_field_ids)
+    only = next(iter(specs.values())) if len(specs) == 1 else None
+    # Rows with one key are then always in one partition.
+    if only is not None and keys and all(each.source_id in keys for each in only.fields):
+        return only.spec_id
+    return None
+
+
+def upsert(view: View, rows: object, settings: Settings, mode: UpsertMode) -> Write:
+    """Put rows in by the table's keys. One row per key: two of one key in ``rows`` are refused.
+
+    "equality" reads nothing and therefore does not know which rows were there: all count as inserted.
+    """
+    incoming = _Incoming(view, key_ids(view.metadata))
+    with Draft(view, settings) as draft:
+        staged = draft.add_rows(incoming.rows(rows))
+        incoming.refuse_duplicates()
+        if not staged.files:
+            return draft.finished(Kind.UPSERT, RowCounts())
+        if mode == "equality":
+            return _by_equality(draft, incoming, staged.rows)
+        return _by_looking(draft, incoming, staged.rows, mode)
+
+
+def _by_equality(draft: Draft, incoming: _Incoming, count: int) -> Write:
+    metadata = draft.view.metadata
+    spec_id = key_spec(metadata)
+    if spec_id is None:
+        raise Unsupported(
+            f"The table {draft.view.table} has no spec under which deletes by key reach all its rows",
+            advice="Add a spec without partitions first, or use mode='position'",
+        )
+    draft.add_keys(incoming.key_rows, incoming.field_ids, spec_id)
+    partitioned = None if metadata.spec(spec_id).is_unpartitioned() else spec_id
+    counts = RowCounts(inserted=count)
+    return draft.finished(Kind.UPSERT, counts, keys=incoming.field_ids, key_spec_id=partitioned)
+
+
+def _by_looking(draft: Draft, incoming: _Incoming, count: int, mode: UpsertMode) -> Write:
+    """Find the rows that are there with the keys, and take them out."""
+    view, columns = draft.view, incoming.columns()
+    keys = Keys.of(incoming.field_ids, list(columns.values()))
+    where = near_keys(view.schema, columns)
+    how = COPY_ON_WRITE if mode == "copy-on-write" else MERGE_ON_READ
+    reading = draft.narrowed(incoming.key_schema)
+    there: list[pa.RecordBatch] = []
+    replaced = 0
+    for task in view.tasks(where):
+        rows = bitmap(_found(task, reading, keys, there))
+        draft.take_out(task, rows, how, keys)
+        if rows:
+            draft.move(task.file.file_path, rows)
+        replaced += len(rows)
+    updated = _distinct(incoming.columns_of(there)) if there else 0
+    # More rows than keys: the key was there twice, and once is left.
+    counts = RowCounts(inserted=count - updated, updated=updated, deleted=replaced - updated)
+    return draft.finished(Kind.UPSERT, counts, reads=(Read(where, keys),))
+
+
+def _found(task: FileTask, reading: Any, keys: Keys, there: list[pa.RecordBatch]) -> Array:
+    numbers: list[Array] = []
+    for batch, found in rows_with_positions(task, reading, keys):
+        there.append(batch)
+        numbers.append(found)
+    return arrow.concat_arrays(numbers) if numbers else arrow.array([], pa.int64())
+
+
+@dataclass(slots=True)
+class _Incoming:
+    """The rows on their way to their files, of which the keys are kept."""
+
+    view: View
+    field_ids: tuple[int, ...]
+    key_rows: list[pa.RecordBatch] = field(default_factory=list)
+
+    @property
+    def key_schema(self) -> Schema:
+        return key_schema(self.view.schema, self.field_ids)
+
+    def rows(self, rows: object) -> Iterator[pa.RecordBatch]:
+        schema, keys = self.view.schema, self.key_schema
+        for batch in to_reader(rows, schema):
+            # Keys are required columns, so that a null in one is refused here.
+            fitting = conform(batch, schema)
+            if fitting.num_rows:
+                self.key_rows.append(pick(fitting, keys))
+                yield fitting
+
+    def columns(self) -> dict[int, Array]:
+        """Field id → the incoming keys' values of that column, in the type that keys are compared in."""
+        return self.columns_of(self.key_rows)
+
+    def columns_of(self, batches: list[pa.RecordBatch]) -> dict[int, Array]:
+        deletes, schema = Deletes(self.view.storage, self.view.metadata), self.key_schema
+        found: dict[int, Array] = {}
+        for field_id in self.field_ids:
+            path = source_path(schema, field_id)
+            if path is None:
+                raise Unsupported(f"The key column {field_id} is inside a list or map")
+            kind = deletes.key_type(field_id)
+            parts = [convert(column_at(batch, path), kind, lambda: "A key column") for batch in batches]
+            found[field_id] = arrow.concat_arrays(parts) if parts else arrow.array([], kind)
+        return found
+
+    def refuse_duplicates(self) -> None:
+        """Rows of one call share a sequence number, so that neither of two with one key would win (rule P21)."""
+        columns = self.columns()
+        if not self.key_rows or _distinct(columns) == len(next(iter(columns.values()))):
+            return
+        schema = self.view.schema
+        named = arrow.table({str(schema.find_column_name(each)): values for each, values in columns.items()})
+        counted = named.group_by(named.column_names).aggregate([([], "count_all")])
+        example = counted.filter(pc.greater(counted["count_all"], 1)).slice(0, 1)
+        shown = ", ".join(f"{name}={example[name][0]}" for name in named.column_names)
+        raise InvalidInput(
+            f"The rows have {example['count_all'][0]} rows with the key {shown}",
+            advice="Keep one row for each key: within one call there is no later one that could win",
+        )
+
+
+def _distinct(columns: Mapping[int, Array]) -> int:
+    named = arrow.table({str(field_id): values for field_id, values in columns.items()})
+    return int(named.group_by(named.column_names).aggregate([]).num_rows)

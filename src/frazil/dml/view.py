@@ -1,0 +1,72 @@
+"""What a verb works on, and how its write is meant."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pyiceberg.schema import Schema
+
+from frazil.commit.operations import Base, OnDeleted
+from frazil.format.filters import Filter
+from frazil.format.metadata import TableMetadata
+from frazil.format.storage import Storage
+from frazil.model import Isolation, Snapshot
+from frazil.read.arrow import Reading
+from frazil.read.plan import FileTask, plan
+from frazil.runtime import Runtime
+
+Mode = Literal["merge-on-read", "copy-on-write"]
+MERGE_ON_READ: Mode = "merge-on-read"
+COPY_ON_WRITE: Mode = "copy-on-write"
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One version of a table, as one branch of it shows it."""
+
+    storage: Storage
+    runtime: Runtime
+    metadata: TableMetadata
+    branch: str
+    table: str
+    """Its name, for messages."""
+
+    @property
+    def snapshot(self) -> Snapshot | None:
+        """None: the branch has no rows yet."""
+        return self.metadata.head_snapshot(self.branch)
+
+    @property
+    def base(self) -> Base:
+        found = self.snapshot
+        return Base() if found is None else Base(found.snapshot_id, found.sequence_number)
+
+    @property
+    def schema(self) -> Schema:
+        return self.metadata.schema()
+
+    def bound(self, where: Filter) -> Filter:
+        """The filter for this version's schema; the table may have got columns since it was parsed (rule P16)."""
+        schema = self.schema
+        return where if where.schema is schema or where.schema == schema else where.rebound(schema)
+
+    def tasks(self, where: Filter) -> tuple[FileTask, ...]:
+        """The files that may hold rows the filter selects, with all that a manifest says of them."""
+        return plan(self.metadata, self.snapshot, where, self.storage, all_statistics=True).tasks
+
+    def reading(self, schema: Schema | None = None) -> Reading:
+        """For rows in the current schema, or in a part of it."""
+        return Reading.of(self.storage, self.metadata, self.schema if schema is None else schema)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the caller chose for a write, whatever the verb."""
+
+    isolation: Isolation = Isolation.SERIALIZABLE
+    on_deleted: OnDeleted = "keep"
+    snapshot_properties: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict)
+    """For the files: target-file-size-bytes and the like."""
