@@ -59,7 +59,7 @@ interop: $(READY) ## Read, write and race the same tables with Iceberg Java (nee
 
 .PHONY: bench
 bench: $(READY) ## Measure beside PyIceberg in one run; prints ratios, writes JSON
-	for script in benchmarks/commits.py benchmarks/bulk.py; do $(BIN)/python $$script $(ARGS); done
+	for script in benchmarks/commits.py benchmarks/bulk.py benchmarks/checks.py; do $(BIN)/python $$script $(ARGS); done
 
 .PHONY: histories
 histories: $(READY) ## Thousands of random commits, also by 8 processes on SQLite and Postgres, beside a sequential model

@@ -2,54 +2,22 @@
 
 from __future__ import annotations
 
-import datetime as dt
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from pyiceberg.partitioning import PartitionSpec
-from pyiceberg.schema import Schema
-from pyiceberg.table.sorting import SortOrder
-
-from frazil.catalog import records
 from frazil.commit.loop import Identity, OnPhase, commit, find_commit
 from frazil.commit.operations import MetadataChange, Operation, Write, digest
 from frazil.commit.retry import Retry, from_properties
 from frazil.errors import InvalidInput
-from frazil.format.metadata import MAIN, TableMetadata
+from frazil.format.metadata import TableMetadata
 from frazil.format.storage import Storage
-from frazil.model import Commit, Ident, Snapshot
-from frazil.read.scan import ScannedFile
+from frazil.model import Commit, Ident
 from frazil.runtime import Runtime
 from frazil.verbs import Call, Verbs
 
 if TYPE_CHECKING:
     from frazil.lake import Lake
-
-
-@dataclass(frozen=True, slots=True)
-class HistoryEntry:
-    """One snapshot of a table, in the order the branch got them."""
-
-    snapshot_id: int
-    parent_snapshot_id: int | None
-    sequence_number: int
-    committed_at: dt.datetime
-    operation: str
-    summary: Mapping[str, str]
-    is_current_ancestor: bool
-    """False: a rollback or another branch left this snapshot outside the branch's history."""
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionEntry:
-    """One partition of a table."""
-
-    partition: dict[str, Any]
-    files: int
-    rows: int
-    """As the files have them, rows that delete files take out included."""
-    bytes: int
 
 
 class Table(Verbs):
@@ -66,90 +34,9 @@ class Table(Verbs):
     def __repr__(self) -> str:
         return f"Table({self.name!r} in {self._lake.uri})"
 
-    # Reading
-
-    def history(self) -> list[HistoryEntry]:
-        """Every snapshot still kept, oldest first."""
-        metadata = self._metadata()
-        current = {each.snapshot_id for each in metadata.ancestors(metadata.ref_snapshot_id(MAIN))}
-        return [
-            HistoryEntry(
-                snapshot_id=each.snapshot_id,
-                parent_snapshot_id=each.parent_snapshot_id,
-                sequence_number=each.sequence_number,
-                committed_at=dt.datetime.fromtimestamp(each.timestamp_ms / 1000, tz=dt.UTC),
-                operation=each.operation,
-                summary=dict(each.summary),
-                is_current_ancestor=each.snapshot_id in current,
-            )
-            for each in metadata.snapshots()
-        ]
-
-    def snapshot(self, ref: str = MAIN) -> Snapshot | None:
-        """The newest snapshot of a branch (or the one a tag names); None while the table is empty."""
-        return self._metadata().head_snapshot(ref)
-
-    current_snapshot = snapshot
-
-    def files(self) -> list[ScannedFile]:
-        """The live data files of the current snapshot."""
-        return self.scan().files()
-
-    def partitions(self) -> list[PartitionEntry]:
-        """The partitions of the current snapshot with what is in them."""
-        found: dict[tuple[tuple[str, Any], ...], list[ScannedFile]] = {}
-        for file in self.files():
-            found.setdefault(tuple(file.partition.items()), []).append(file)
-        return [
-            PartitionEntry(dict(key), len(files), sum(each.rows for each in files), sum(each.bytes for each in files))
-            for key, files in found.items()
-        ]
-
-    @property
-    def schema(self) -> Schema:
-        """The current schema. Reads the head, as every property here does."""
-        return self._metadata().schema()
-
-    @property
-    def spec(self) -> PartitionSpec:
-        return self._metadata().spec()
-
-    @property
-    def sort_order(self) -> SortOrder:
-        return self._metadata().sort_order()
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """The identifier columns. They are not a constraint: append() does not look for duplicates."""
-        schema = self._metadata().schema()
-        return tuple(schema.find_field(each).name for each in schema.identifier_field_ids)
-
-    @property
-    def properties(self) -> dict[str, str]:
-        """The table's properties, without those in which a foreign catalog keeps commit ids."""
-        found = self._metadata().properties
-        return {key: value for key, value in found.items() if not key.startswith(records.PROPERTY)}
-
-    @property
-    def refs(self) -> dict[str, dict[str, Any]]:
-        """Branches and tags by name."""
-        return {name: dict(ref) for name, ref in self._metadata().refs.items()}
-
-    @property
-    def location(self) -> str:
-        return self._metadata().location
-
     @property
     def metadata_location(self) -> str:
         return self._lake.catalog.load(self._ident).location
-
-    @property
-    def uuid(self) -> str:
-        return self._metadata().uuid
-
-    @property
-    def format_version(self) -> int:
-        return self._metadata().format_version
 
     def pyiceberg(self) -> Any:
         """The same table as PyIceberg's, for everything that is not here yet."""

@@ -18,9 +18,10 @@ from frazil.format.evolution import Name
 from frazil.format.metadata import MAIN, TableMetadata
 from frazil.format.properties import checked_properties
 from frazil.model import Commit
+from frazil.table_reads import TableReads
 
 
-class TableChanges:
+class TableChanges(TableReads):
     """The calls, over whatever holds a table: a Table commits at once, a transaction at its end.
 
     Every one takes ``retry`` and ``commit_id``, which makes it idempotent: sent again, it is found, not applied twice.
@@ -29,9 +30,6 @@ class TableChanges:
     """
 
     # What a holder has to provide
-
-    def _metadata(self) -> TableMetadata:
-        raise NotImplementedError
 
     def _identity(self, commit_id: str | None, verb: str, **parameters: object) -> Identity:
         raise NotImplementedError

@@ -155,6 +155,7 @@ class Transaction(_Session):
                 return None
             work = self._works[self._written]
             operations = self._final(work)
+            self._check_other_tables()
         except BaseException:
             self._drop_staged()
             raise
@@ -222,8 +223,7 @@ class Transaction(_Session):
             raise InvalidInput(f"This transaction is {self._state}", advice="Begin another one")
 
     def _final(self, work: _Work) -> list[Operation]:
-        """The operations as they are checked and committed: all against the instant, the reads with the first."""
-        unplaced = {branch: tuple(reads) for branch, reads in work.reads.items()}
+        """The operations as they are checked and committed: all against the instant, what was read at the end."""
         operations: list[Operation] = []
         for number, (operation, base) in enumerate(zip(work.operations, work.bases, strict=True)):
             if isinstance(operation, MetadataChange):
@@ -231,26 +231,38 @@ class Transaction(_Session):
                 is_last = number + 1 == len(work.operations)
                 intent = operation.intent if is_last else pin(operation.intent, base)
                 operations.append(replace(operation, intent=intent))
-                continue
-            branch = operation.branch
-            operations.append(
-                replace(
-                    operation,
-                    base=_base(work.head.metadata, branch),
-                    reads=(*operation.reads, *unplaced.pop(branch, ())),
-                )
+            else:
+                operations.append(replace(operation, base=_base(work.head.metadata, operation.branch)))
+        return [*operations, *self._reads(work)]
+
+    def _reads(self, work: _Work) -> list[Write]:
+        """What was scanned, as steps that write nothing: they are checked, and that is all."""
+        if self.isolation is not Isolation.SERIALIZABLE:
+            return []
+        return [
+            Write(
+                Kind.APPEND,
+                work.head.metadata.uuid,
+                base=_base(work.head.metadata, branch),
+                branch=branch,
+                reads=tuple(reads),
             )
-        if self.isolation is Isolation.SERIALIZABLE:
-            for branch, reads in unplaced.items():
-                nothing = Write(
-                    Kind.APPEND,
-                    work.head.metadata.uuid,
-                    base=_base(work.head.metadata, branch),
-                    branch=branch,
-                    reads=reads,
-                )
-                operations.append(nothing)
-        return operations
+            for branch, reads in work.reads.items()
+        ]
+
+    def _check_other_tables(self) -> None:
+        """Tables that were only read. They are looked at right before the commit, not in the same instant as it."""
+        for ident, work in self._works.items():
+            reads = self._reads(work)
+            if ident == self._written or not reads:
+                continue
+            head = self.lake.catalog.load(ident)
+            if head.location != work.head.location:
+                chain = Chain(ident, reads, self.lake.catalog, self.lake.storage, self.lake.runtime)
+                try:
+                    chain.check(head)
+                except Refused as refused:
+                    raise conflict_error("transaction", ident, refused.conflicts) from None
 
     def _drop_staged(self) -> None:
         for work in self._works.values():
@@ -308,8 +320,10 @@ class TransactionTable(Verbs):
         return work.metadata
 
     def _saw(self, where: Filter, branch: str) -> None:
-        reads = self._session.work(self._ident).reads.setdefault(branch, [])
-        reads.append(Read(where, sees_removals=True))
+        work = self._session.work(self._ident)
+        # A branch that the transaction itself has made shows what main had when it was pinned.
+        known = branch if branch in work.head.metadata.refs else MAIN
+        work.reads.setdefault(known, []).append(Read(where, sees_removals=True))
 
     def _begin(self, verb: str, given: WriteOptions, parameters: Mapping[str, object]) -> Call:
         self._session.check_usable(self._ident)

@@ -4,7 +4,6 @@ transaction keeps it until its end.
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypedDict, Unpack
@@ -30,10 +29,8 @@ from frazil.errors import ConflictError, InvalidInput, Unsupported
 from frazil.format.filters import Filter, parse_filter
 from frazil.format.metadata import MAIN, TableMetadata
 from frazil.format.schemas import evolve, suggestion
-from frazil.format.storage import Storage
 from frazil.format.updates import apply
 from frazil.model import Commit, Isolation
-from frazil.read.scan import Scan, resolve_snapshot
 from frazil.runtime import Runtime
 from frazil.stage.rows import conform, incoming_schema, opened, to_reader, without_untyped
 from frazil.table_changes import TableChanges
@@ -122,14 +119,6 @@ class Verbs(TableChanges):
     _commits_at_once = True
 
     @property
-    def name(self) -> str:
-        raise NotImplementedError
-
-    @property
-    def _storage(self) -> Storage:
-        raise NotImplementedError
-
-    @property
     def _runtime(self) -> Runtime:
         raise NotImplementedError
 
@@ -147,41 +136,6 @@ class Verbs(TableChanges):
     def _prepare(self, call: Call, change: MetadataChange) -> TableMetadata:
         """Make a change to the table that must be there before rows are staged (rule P16)."""
         raise NotImplementedError
-
-    def _saw(self, where: Filter, branch: str) -> None:
-        """A scan of the newest rows of a branch was made."""
-
-    # Reading
-
-    def scan(
-        self,
-        where: str | None = None,
-        columns: list[str] | tuple[str, ...] | None = None,
-        *,
-        snapshot: int | None = None,
-        as_of: dt.datetime | str | int | None = None,
-        ref: str | None = None,
-        limit: int | None = None,
-        case_sensitive: bool = False,
-    ) -> Scan:
-        """Rows of one snapshot, pinned now. ``where`` is a Spark SQL expression; put filters here, they prune files."""
-        metadata = self._metadata()
-        pinned, schema = resolve_snapshot(metadata, snapshot=snapshot, as_of=as_of, ref=ref)
-        condition = parse_filter(where, schema, case_sensitive=case_sensitive)
-        branch = MAIN if ref is None else ref
-        if snapshot is None and as_of is None and metadata.refs.get(branch, {}).get("type") != "tag":
-            self._saw(condition, branch)
-        return Scan(
-            storage=self._storage,
-            metadata=metadata,
-            snapshot=pinned,
-            schema=schema,
-            filter=condition,
-            columns=tuple(columns) if isinstance(columns, list) else columns,
-            limit=limit,
-            case_sensitive=case_sensitive,
-            table=self.name,
-        )
 
     # Writing
 
@@ -333,6 +287,8 @@ class Verbs(TableChanges):
 
     def cherry_pick(self, snapshot: int, **options: Unpack[WriteOptions]) -> Commit:
         """Do again, on top of the newest rows, what one snapshot of another branch did. No file is written for it."""
+        if not self._commits_at_once:
+            raise Unsupported("cherry_pick() inside a transaction is not in this release", advice="Call it by itself")
         call = self._begin("cherry_pick", options, {"snapshot": snapshot})
         if call.found is not None:
             return call.found
@@ -371,6 +327,8 @@ class Verbs(TableChanges):
         """Evaluate a delete of whole files again on each head it meets, so that nothing added meanwhile is left."""
         if not self._commits_at_once:
             raise InvalidInput("on_added='include' evaluates a delete again, which a transaction cannot do")
+        # Whatever the level: rows that were added meanwhile must be noticed to be included.
+        call = replace(call, settings=replace(call.settings, isolation=Isolation.SERIALIZABLE))
         for left in reversed(range(call.retry.tries)):
             write = build(call.view, call.settings)
             if write.added or write.deletes:

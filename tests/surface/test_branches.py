@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 import frazil
+from frazil.commit.loop import Phase
 
 
 @pytest.fixture
@@ -112,15 +113,18 @@ def test_a_picked_delete_of_a_row_that_main_changed_is_a_conflict(table: frazil.
     assert values(table, "audit") == {1: 1, 2: 2, 3: 3}
 
 
-def test_two_who_pick_the_same_snapshot_add_its_rows_once(lake: frazil.Lake, table: frazil.Table) -> None:
+def test_two_who_pick_the_same_snapshot_add_its_rows_once(table: frazil.Table) -> None:
     appended = table.append([{"id": 9, "v": 9}], branch="audit")
-    assert appended.snapshot_id is not None
-    tx = lake.transaction()
-    tx.table("s.t").cherry_pick(appended.snapshot_id)
+    snapshot_id = appended.snapshot_id
+    assert snapshot_id is not None
     table.append([{"id": 8, "v": 8}])
-    table.cherry_pick(appended.snapshot_id)
+
+    def pick_first(phase: Phase, attempt: int) -> None:
+        if phase is Phase.HEAD_READ and attempt == 1:
+            table.cherry_pick(snapshot_id)
+
     with pytest.raises(frazil.ConflictError, match="already"):
-        tx.commit()
+        table.cherry_pick(snapshot_id, on_phase=pick_first)
     assert values(table)[9] == 9
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -45,11 +45,14 @@ class Fake:
     matching: frozenset[str] = frozenset()
     seen: Mapping[str, tuple[DataFile, BitMap64]] = field(default_factory=dict)
     live: Mapping[str, BitMap64] = field(default_factory=dict)
+    on_rows: Callable[[str], object] = lambda _path: None
+    on_lineage: Callable[[str], object] = lambda _path: None
 
     def positions(self, deletes: DataFile) -> Mapping[str, BitMap64]:
         return self.deletes[deletes.file_path]
 
     def lineage(self, path: str) -> Lineage | None:
+        self.on_lineage(path)
         return self.lineages.get(path)
 
     def applies(self, deletes: Entry, file: DataFile) -> bool:
@@ -71,6 +74,7 @@ class Fake:
         return {path: file for path, (file, _) in self.seen.items()}
 
     def seen_rows(self, path: str) -> tuple[DataFile, BitMap64] | None:
+        self.on_rows(path)
         return self.seen.get(path)
 
 
@@ -336,6 +340,14 @@ def test_p22_rows_that_were_read_must_stay(change: Change, look: dict[str, Any],
     assert [each.check for each in carried(reading(), change, **look).conflicts] == ([verdict] if verdict else [])
 
 
+def test_rows_that_were_read_are_only_looked_up_where_a_delete_by_key_may_reach_them() -> None:
+    look = Fake(**{**LOOK, "seen": {"f": (F, rows(4)), "g": (G, rows(4))}})
+    asked: list[str] = []
+    look.on_rows = asked.append
+    carry(reading(), [UPSERTED, UPSERTED], look, HEAD, REQUIRED[Kind.APPEND, SERIALIZABLE])
+    assert asked == ["f"]
+
+
 def verdicts(write: Write, *changes: Change, **look: Any) -> list[Check]:
     history = History(changes, base_is_ancestor=True)
     _, found = row_conflicts(write, history, Fake(**{**LOOK, **look}), HEAD)
@@ -363,6 +375,16 @@ def test_bounds_rule_out_a_file_without_reading_it() -> None:
     )
     change = theirs("append", added=added(far))
     assert verdicts(filtered(Kind.DELETE, SERIALIZABLE), change, matching=frozenset({"far"})) == []
+
+
+def test_the_record_of_copies_is_not_read_for_files_that_bounds_rule_out() -> None:
+    far = DataFile(
+        "far", 1, 10, lower_bounds={1: (1).to_bytes(8, "little")}, upper_bounds={1: (2).to_bytes(8, "little")}
+    )
+    asked: list[str] = []
+    for change in (theirs("overwrite", added=added(far), lineage_path="copied"), COPIED):
+        verdicts(mine(Kind.DELETE, reads=filtered(Kind.DELETE, SERIALIZABLE).reads), change, on_lineage=asked.append)
+    assert asked == ["copied"]
 
 
 def test_copied_rows_are_not_added_rows() -> None:

@@ -678,7 +678,7 @@ def test_an_upsert_that_looks_finds_the_rows_with_its_keys(lake: Lake, mode: Ups
     first, second, third = stored(lake, numbered(1, 2, 3), numbered(4), numbered(100, 200))
     rows = [{"id": i, "s": "new", "n": 0} for i in (2, 4, 9)]
     write = upsert(lake.view(), lake.arrow(rows), SETTINGS, mode)
-    assert (write.rows, write.keys) == (RowCounts(inserted=1, updated=2), ())
+    assert (write.rows, write.keys) == (RowCounts(inserted=1, updated=2), (1,))
     assert write.moved == {first.file_path: BitMap64([1]), second.file_path: BitMap64([0])}
     (read,) = write.reads
     assert read.keys is not None

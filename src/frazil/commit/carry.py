@@ -35,6 +35,8 @@ class Carried:
     """My data files of which some row is still wanted."""
     deletes: tuple[DataFile, ...]
     """My staged delete files that hold as they are."""
+    removed_deletes: tuple[DataFile, ...] = ()
+    """Delete files that applied to removed files only."""
     lineage: Lineage | None = None
     """Where my copies came from, when that is not what the operation was staged with."""
     conflicts: tuple[Conflict, ...] = ()
@@ -47,7 +49,7 @@ class Carried:
 
     @property
     def is_empty(self) -> bool:
-        return not (self.removed or self.positions or self.added or self.deletes)
+        return not (self.removed or self.positions or self.added or self.deletes or self.removed_deletes)
 
     def is_unmoved(self, write: Write) -> bool:
         """It stands exactly as it was staged."""
@@ -57,7 +59,7 @@ class Carried:
 
 def unmoved(write: Write) -> Carried:
     """Nothing happened meanwhile."""
-    return Carried(write.removed, {}, {}, write.added, write.deletes)
+    return Carried(write.removed, {}, {}, write.added, write.deletes, write.removed_deletes)
 
 
 def carry(write: Write, changes: Sequence[Change], look: Look, head: TableMetadata, checks: Iterable[Check]) -> Carried:
@@ -91,6 +93,8 @@ class _Tracked:
     """Those that live on as they were, in my copies."""
     seen: Rows = field(default_factory=Rows)
     """Rows that my operation read and depends on."""
+    marks: list[DataFile] = field(default_factory=list)
+    """Delete files about this one alone that others added since; they have no use without it."""
 
     @property
     def copied_rows(self) -> Rows:
@@ -159,6 +163,8 @@ class _Tracker:
             tracked = self._interest(path)
             if tracked is None:
                 continue
+            if named is not None:
+                tracked.marks.append(deletes)
             rows = found[path]
             self._must_be_free(tracked, rows, change)
             self._forget_copies(tracked, rows)
@@ -173,10 +179,11 @@ class _Tracker:
     def _must_be_free(self, tracked: _Tracked, rows: Rows, change: Change) -> None:
         """One row has one writer. To delete a row twice is harmless; to change a row that is gone is not."""
         twice = Rows() if change.is_delete and not self._needs_rows else tracked.moved & rows
+        both = self._alive(tracked.file.file_path, tracked.deleted & rows)
         if not change.is_delete:
             # The winner's rows may live on with other values, which my delete would not reach.
-            twice |= tracked.deleted & rows
-        self._gone_already += len(tracked.deleted & rows)
+            twice |= both
+        self._gone_already += len(both)
         if twice:
             self._conflict(
                 Check.ROW_OWNER,
@@ -269,7 +276,8 @@ class _Tracker:
             lost |= tracked.moved - carried
         gone = self._alive(path, tracked.deleted - carried - changed)
         self._gone_already += len(gone)
-        if gone and self._replaces and not change.is_delete:
+        replaced = gone if self._replaces else Rows() if self._needs_rows else tracked.moved - carried - changed
+        if replaced and not change.is_delete:
             self._replaced_twice.append(change)
         if lost:
             self._conflict(
@@ -374,11 +382,13 @@ class _Tracker:
     def result(self) -> Carried:
         write = self._write
         removed: list[DataFile] = []
+        marks: list[DataFile] = list(write.removed_deletes)
         positions: dict[str, Rows] = {}
         files: dict[str, DataFile] = {}
         for path, tracked in self._tracked.items():
             if tracked.gone and len(tracked.gone) >= tracked.file.record_count:
                 removed.append(tracked.file)
+                marks.extend(tracked.marks)
                 continue
             self._leave_copied(tracked)
             if tracked.gone and tracked.gone != write.positions.get(path):
@@ -391,13 +401,15 @@ class _Tracker:
                 if stale:
                     positions[file.file_path], files[file.file_path] = stale, file
         whole = {file.file_path for file in removed}
-        deletes = [file for file in write.deletes if self._still_holds(file, positions, whole)]
+        mine = {file.file_path for file in added}
+        deletes = [file for file in write.deletes if self._still_holds(file, positions, whole, mine)]
         return Carried(
             tuple(removed),
             positions,
             files,
             tuple(added),
             tuple(deletes),
+            removed_deletes=tuple(marks),
             lineage=self._lineage() if self._has_moved else None,
             conflicts=tuple(self._conflicts),
             replaced_twice=tuple(self._replaced_twice),
@@ -438,11 +450,12 @@ class _Tracker:
         changed = {path: tracked.moved for path, tracked in self._tracked.items() if tracked.moved}
         return Lineage(outputs, changed)
 
-    def _still_holds(self, deletes: DataFile, positions: Mapping[str, Rows], whole: set[str]) -> bool:
+    def _still_holds(self, deletes: DataFile, positions: Mapping[str, Rows], whole: set[str], mine: set[str]) -> bool:
         if deletes.content != Content.POSITION_DELETES:
             return True
         named = named_file(deletes)
-        return named in self._tracked and named not in positions and named not in whole
+        is_there = named in self._tracked or named in mine
+        return is_there and named not in positions and named not in whole
 
 
 def _pieces_of(source: str, outputs: Mapping[str, tuple[Run, ...]]) -> Iterable[_Piece]:

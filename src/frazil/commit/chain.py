@@ -88,13 +88,15 @@ class Chain:
                 operation,
                 operation.snapshot_id or runtime.new_snapshot_id(),
                 OperationManifests(operation, storage, runtime),
-                Looking(storage, operation),
+                Looking(storage, operation, _added_before(operations[:number])),
             )
             if isinstance(operation, Write)
             else operation
-            for operation in operations
+            for number, operation in enumerate(operations)
         ]
         self._writes = [step for step in self._steps if isinstance(step, _Step)]
+        # A transaction's reads may be a step of their own, which writes nothing.
+        self._real = [step for step in self._writes if not step.write.is_empty] or self._writes
 
     @property
     def snapshot_ids(self) -> tuple[int, ...]:
@@ -103,11 +105,11 @@ class Chain:
     @property
     def base_id(self) -> int | None:
         """The snapshot that the writes were made on, if there are any."""
-        return self._writes[-1].write.base.snapshot_id if self._writes else None
+        return self._real[-1].write.base.snapshot_id if self._real else None
 
     @property
     def branch(self) -> str:
-        return self._writes[-1].write.branch if self._writes else MAIN
+        return self._real[-1].write.branch if self._real else MAIN
 
     def draft(self, head: Head, identity: Mapping[str, str], attempt: int) -> Draft | None:
         """Build on this head; None: there is nothing left to do. Raises Refused."""
@@ -138,21 +140,23 @@ class Chain:
 
     def _add_write(self, step: _Step, building: _Building) -> None:
         write, metadata = step.write, building.metadata
-        _refuse_any(head_conflicts(write, metadata))
         if write.is_empty and len(self._steps) == 1:
             # It found nothing to do and does nothing: as if it had come before everything that landed since.
             return
-        since = self._history(write, building.head.metadata)
-        carried, found = row_conflicts(write, since, step.looking.at(metadata), metadata)
-        _refuse_any((*found, *self._later_step_conflicts(step, carried, since, building)))
+        carried, since = self._checked(step, building)
+        if write.reads:
+            building.require(write_requirements(write, building.head.metadata))
         if carried.is_empty:
             return
         parent = self._parent(metadata, write.branch)
-        first = step is self._writes[0]
+        # What was read is the parent, unless winners have come in between.
+        read = write.base.sequence_number if since.changes and step is self._writes[0] else None
+        if read is None:
+            read = parent.sequence_number if parent is not None else 0
         place = Place(
             snapshot_id=step.snapshot_id,
             sequence_number=metadata.last_sequence_number + 1,
-            copies_number=write.base.sequence_number if first else metadata.last_sequence_number,
+            copies_number=read,
             attempt=building.attempt,
         )
         manifest_list, effect = step.manifests.write_list(metadata, parent, carried, place)
@@ -173,6 +177,20 @@ class Chain:
         if self._catalog.capabilities.keeps_changes:
             building.keep(write, change_of(write, effect, place))
 
+    def check(self, head: Head) -> None:
+        """Raise Refused if what was read is not so any more; nothing is built."""
+        building = _Building(head, {}, attempt=0)
+        for step in self._writes:
+            self._checked(step, building)
+
+    def _checked(self, step: _Step, building: _Building) -> tuple[Carried, History]:
+        write, metadata, found = step.write, building.metadata, building.head.metadata
+        _refuse_any(head_conflicts(write, metadata, found))
+        since = self._history(write, found)
+        carried, conflicts = row_conflicts(write, since, step.looking.at(metadata), metadata)
+        _refuse_any((*conflicts, *self._later_step_conflicts(step, carried, since, building)))
+        return carried, since
+
     def _history(self, write: Write, head: TableMetadata) -> History:
         if write.branch != MAIN and write.branch not in head.refs:
             # Made by this very commit: nobody else can have written to it.
@@ -191,7 +209,7 @@ class Chain:
         self, step: _Step, carried: Carried, since: History, building: _Building
     ) -> tuple[Conflict, ...]:
         """Steps of one transaction name each other's files, so none of them may move under the others."""
-        if len(self._writes) == 1 or not since.changes:
+        if len(self._real) == 1 or not since.changes:
             return ()
         by_key = [
             change
@@ -270,6 +288,9 @@ class _Building:
         self._requirements.extend(requirements)
         self.steps += 1
 
+    def require(self, requirements: Sequence[Json]) -> None:
+        self._requirements.extend(requirements)
+
     def count(self, key: str, number: int) -> None:
         self._counts[key] = self._counts.get(key, 0) + number
 
@@ -296,6 +317,11 @@ class _Building:
             written=tuple(self.written),
             counts=self._counts,
         )
+
+
+def _added_before(operations: Sequence[Operation]) -> frozenset[str]:
+    """Files of earlier steps: younger than everything that others have done."""
+    return frozenset(file.file_path for each in operations if isinstance(each, Write) for file in each.added)
 
 
 def _names(write: Write) -> set[str]:

@@ -21,6 +21,7 @@ from frazil.model import Change, Conflict, DataFile, Isolation
 
 _HEAD = (Check.SAME_TABLE, Check.BRANCH_EXISTS, Check.SCHEMA_COMPATIBLE, Check.SPEC_LISTED)
 _ROWS = (Check.BASE_IS_ANCESTOR, Check.FILES_EXIST, Check.NO_NEW_DELETES, Check.ROW_OWNER)
+_REWRITE = (Check.BASE_IS_ANCESTOR, Check.FILES_EXIST, Check.FILES_NOT_REMOVED)
 _COMING = (Check.ADDED_ONCE, Check.NOT_DELETED)
 _READS = (Check.NO_ADDED_ROWS, Check.NO_REMOVED_ROWS, Check.NO_NEW_DELETE_FILES)
 _INTENT = (Check.SAME_TABLE, Check.SCHEMA_COMPATIBLE, Check.LAYOUT_UNCHANGED, Check.REFS_UNCHANGED)
@@ -41,8 +42,8 @@ REQUIRED: dict[tuple[Kind, Isolation], tuple[Check, ...]] = {
     (Kind.UPSERT, _SNAPSHOT): (*_HEAD, Check.KEYS_UNCHANGED, Check.NOT_DELETED, *_ROWS),
     (Kind.ROW_DELTA, _SERIALIZABLE): (*_HEAD, Check.KEYS_UNCHANGED, *_ROWS, *_READS),
     (Kind.ROW_DELTA, _SNAPSHOT): (*_HEAD, Check.KEYS_UNCHANGED, *_ROWS),
-    (Kind.REWRITE, _SERIALIZABLE): (*_HEAD, Check.BASE_IS_ANCESTOR, Check.FILES_EXIST, Check.FILES_NOT_REMOVED),
-    (Kind.REWRITE, _SNAPSHOT): (*_HEAD, Check.BASE_IS_ANCESTOR, Check.FILES_EXIST, Check.FILES_NOT_REMOVED),
+    (Kind.REWRITE, _SERIALIZABLE): (*_HEAD, *_REWRITE, *_READS),
+    (Kind.REWRITE, _SNAPSHOT): (*_HEAD, *_REWRITE),
     # A change without rows is an intent replayed on the head; replaying it finds what does not fit any more.
     (Kind.METADATA, _SERIALIZABLE): _INTENT,
     (Kind.METADATA, _SNAPSHOT): _INTENT,
@@ -55,14 +56,20 @@ def required(operation: Operation) -> tuple[Check, ...]:
     return REQUIRED[operation.kind, operation.isolation]
 
 
-def head_conflicts(operation: Operation, head: TableMetadata) -> tuple[Conflict, ...]:
-    """What keeps this operation from landing on this head, whatever happened to the rows."""
+def head_conflicts(
+    operation: Operation, head: TableMetadata, found: TableMetadata | None = None
+) -> tuple[Conflict, ...]:
+    """What keeps this operation from landing on this head, whatever happened to the rows.
+
+    ``found``: the head as others left it, where earlier steps of the same commit have changed it since.
+    """
     if isinstance(operation, MetadataChange):
         checks = (_same_table(operation, head),)
         return tuple(each for each in checks if each is not None)
     wanted = required(operation)
-    found = (check(operation, head) for name, check in _HEAD_CHECKS.items() if name in wanted)
-    return tuple(each for each in found if each is not None)
+    verdicts = [check(operation, head) for name, check in _HEAD_CHECKS.items() if name in wanted]
+    verdicts.append(_filters_bound(operation, head, found or head))
+    return tuple(each for each in verdicts if each is not None)
 
 
 def row_conflicts(
@@ -132,11 +139,23 @@ def _schema_compatible(write: Write, head: TableMetadata) -> Conflict | None:
                 f"{', '.join(filled)} may not be null any more, and the rows hold nulls there",
                 "Write again with values for it",
             )
+    return None
+
+
+def _filters_bound(write: Write, head: TableMetadata, found: TableMetadata) -> Conflict | None:
+    """A filter's columns must be what they were (P16), but for what this very commit does to them."""
     for read in write.reads:
-        try:
-            read.where.rebound(schema)
-        except InvalidInput as error:
-            return _schema_conflict(error.problem, "Read the table again and repeat the operation")
+        problems = [problem for each in (found, head) if (problem := _unbound(read.where, each)) is not None]
+        if len(problems) == 2:
+            return _schema_conflict(problems[0], "Read the table again and repeat the operation")
+    return None
+
+
+def _unbound(where: Filter, head: TableMetadata) -> str | None:
+    try:
+        where.rebound(head.schema())
+    except InvalidInput as error:
+        return error.problem
     return None
 
 

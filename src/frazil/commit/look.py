@@ -10,7 +10,7 @@ from pyiceberg.schema import Schema
 from pyroaring import BitMap64
 
 from frazil.commit.operations import Read, Write
-from frazil.errors import CorruptMetadata, InvalidInput, StorageError
+from frazil.errors import CorruptMetadata, InvalidInput
 from frazil.format import pruning
 from frazil.format.filters import Filter, parse_filter
 from frazil.format.metadata import TableMetadata
@@ -30,9 +30,10 @@ _SIZE_OF_A_PREDICATE = 4_000
 class Looking:
     """Implements ``Look`` for one operation. What it finds is kept over the attempts: files never change."""
 
-    def __init__(self, storage: Storage, write: Write) -> None:
+    def __init__(self, storage: Storage, write: Write, own_files: frozenset[str] = frozenset()) -> None:
         self._storage = storage
         self._write = write
+        self._own_files = own_files
         self._head: TableMetadata | None = None
         self._lineages: dict[str, Lineage | None] = {}
         self._matched: dict[tuple[str, int], bool] = {}
@@ -62,12 +63,14 @@ class Looking:
         if path not in self._lineages:
             try:
                 self._lineages[path] = read_lineage(self._storage, path)
-            except (CorruptMetadata, StorageError):
+            except CorruptMetadata:
                 # Without the record nobody can say where the rows went, which is what None means.
                 self._lineages[path] = None
         return self._lineages[path]
 
     def applies(self, deletes: Entry, file: DataFile) -> bool:
+        if file.file_path in self._own_files:
+            return False
         path = deletes.file.file_path
         if path not in self._indexes:
             self._indexes[path] = DeleteIndex([deletes], self._metadata)

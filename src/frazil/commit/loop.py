@@ -106,7 +106,7 @@ def commit(
 ) -> Commit:
     """Commit an operation, or several as one, or raise an error that says what is known about their fate."""
     chain = tuple(operations) if isinstance(operations, Sequence) else (operations,)
-    writes = [each.name for each in chain if isinstance(each, Write)]
+    writes = [each.name for each in chain if isinstance(each, Write) and not each.is_empty]
     name = chain[0].name if len(chain) == 1 else writes[0] if len(writes) == 1 else "transaction"
     return _Loop(context, Request(chain, identity, retry, name)).run()
 

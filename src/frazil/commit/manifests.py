@@ -58,8 +58,8 @@ class OperationManifests:
         deletes = (*carried.deletes, *self._carried_deletes(carried, head))
         existing = read_manifest_list(self._storage, parent.manifest_list) if parent and parent.manifest_list else ()
         # A manifest without live files adds nothing for a reader, and its history is in the older lists.
-        live = [self._complete(each, head) for each in existing if each.added_files_count or each.existing_files_count]
-        kept, filtered, taken = self._take_out(live, carried.removed, head)
+        live = self._complete([each for each in existing if each.added_files_count or each.existing_files_count], head)
+        kept, filtered, taken = self._take_out(live, carried, head)
         own = [*self._own(head, carried.added, deletes, place), *filtered]
         named = [new.named_by(place.snapshot_id, place.sequence_number) for new in own]
         layout = lay_out(kept, named, head.properties, place.attempt)
@@ -119,7 +119,8 @@ class OperationManifests:
             groups.setdefault((content, file.spec_id), []).append(Entry(Status.ADDED, file, sequence_number=number))
         made = []
         for (content, spec_id), entries in groups.items():
-            key = (content, spec_id, place.copies_number, tuple(id(entry.file) for entry in entries))
+            # Only copies have a number of their own; everything else is the same on every head.
+            key = (content, spec_id, tuple((id(entry.file), entry.sequence_number) for entry in entries))
             made.append(self._once(key, head, spec_id, content, partial(list, entries)))
         return made
 
@@ -140,19 +141,21 @@ class OperationManifests:
 
     # Manifests of others
 
-    def _complete(self, manifest: Manifest, head: TableMetadata) -> Manifest:
-        spec_id = manifest.partition_spec_id
-        return with_counts(self._storage, manifest, head.spec(spec_id), head.spec_schema(spec_id))
+    def _complete(self, manifests: Sequence[Manifest], head: TableMetadata) -> list[Manifest]:
+        """The same manifests with everything that a list of format v1 may leave out."""
+        specs = {each.partition_spec_id for each in manifests}
+        known = {spec_id: (head.spec(spec_id), head.spec_schema(spec_id)) for spec_id in specs}
+        return [with_counts(self._storage, each, *known[each.partition_spec_id]) for each in manifests]
 
     def _take_out(
-        self, live: Sequence[Manifest], removed: Sequence[DataFile], head: TableMetadata
+        self, live: Sequence[Manifest], carried: Carried, head: TableMetadata
     ) -> tuple[list[Manifest], list[NewManifest], list[DataFile]]:
         """Manifests that stay as they are, new ones in which my files are marked as deleted, and these files."""
-        required = {file.file_path for file in removed}
-        wanted = required | {file.file_path for file in self._write.removed_deletes}
+        required = {file.file_path for file in carried.removed}
+        wanted = required | {file.file_path for file in carried.removed_deletes}
         if not wanted:
             return list(live), [], []
-        specs = {file.spec_id for file in (*removed, *self._write.removed_deletes)}
+        specs = {file.spec_id for file in (*carried.removed, *carried.removed_deletes)}
         left = set(wanted)
         kept: list[Manifest] = []
         filtered: list[NewManifest] = []

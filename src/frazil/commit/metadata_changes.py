@@ -75,6 +75,9 @@ def metadata_change(operation: MetadataChange, head: TableMetadata) -> tuple[Upd
 def replay(intent: Intent, head: TableMetadata) -> Updates:
     """The updates that make the head as asked, none if it is so already. Raises InvalidInput and IntentConflict."""
     if isinstance(intent, IdIntent) and intent.pinned not in (None, _next_id(intent, head)):
+        if isinstance(intent, UnpartitionedSpec) and _is_unpartitioned(intent.pinned, head):
+            # Somebody else was first to add it, and it got the same id.
+            return ()
         raise _ids_moved_on(intent)
     match intent:
         case SetPartitioning():
@@ -103,6 +106,9 @@ def pin(intent: Intent, base: TableMetadata) -> Intent:
     """
     if isinstance(intent, IdIntent) and replay(intent, base):
         return replace(intent, pinned=_next_id(intent, base))
+    if isinstance(intent, NewRef) and intent.snapshot_id is None:
+        # What is written to the branch later was made on this snapshot, not on whatever main has become.
+        return replace(intent, snapshot_id=base.ref_snapshot_id(MAIN))
     return intent
 
 
@@ -267,6 +273,11 @@ def _all_partition_fields(head: TableMetadata) -> Iterator[PartitionField]:
 def _last_partition_id(head: TableMetadata) -> int:
     used = [field.field_id for field in _all_partition_fields(head)]
     return max([int(head.raw.get("last-partition-id", 999)), *used])
+
+
+def _is_unpartitioned(spec_id: int | None, head: TableMetadata) -> bool:
+    spec = head.specs().get(spec_id) if spec_id is not None else None
+    return spec is not None and not spec.fields
 
 
 def _unpartitioned_spec(head: TableMetadata) -> Updates:

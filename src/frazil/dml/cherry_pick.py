@@ -41,7 +41,9 @@ def _write(view: View, settings: Settings, snapshot: Snapshot, change: Change) -
     lineage = read_lineage(view.storage, change.lineage_path) if change.lineage_path is not None else Lineage()
     added = tuple(entry.file for entry in change.added)
     marks = tuple(entry.file for entry in change.deletes)
-    positions = _positions(view, marks)
+    own = {file.file_path for file in added}
+    # Deletes in its own files were there when they came; they go along as they are.
+    positions = {path: rows for path, rows in _positions(view, marks).items() if path not in own}
     base = _common_ancestor(view, snapshot)
     touched = _check_files(view, base, snapshot, change, positions)
     moved = {} if change.is_delete else {**dict(lineage.changed), **positions}
@@ -85,18 +87,29 @@ def _check_files(
     named = positions.keys() | {file.file_path for file in change.removed}
     if not named:
         return {}
+    young: set[str] = set()
+    by_key = False
     metadata = view.metadata
     everything = parse_filter(None, metadata.schema())
     files = {task.file.file_path: task.file for task in plan(metadata, base, everything, view.storage).tasks}
     for each in metadata.ancestors(metadata.ref_snapshot_id(view.branch)):
         if base is not None and each.snapshot_id == base.snapshot_id:
             break
-        files |= {entry.file.file_path: entry.file for entry in change_of(view.storage, metadata, each).added}
+        done = change_of(view.storage, metadata, each)
+        young |= {entry.file.file_path for entry in done.added}
+        by_key = by_key or any(entry.file.content == Content.EQUALITY_DELETES for entry in done.deletes)
+        files |= {entry.file.file_path: entry.file for entry in done.added}
     missing = sorted(named - files.keys())
     if missing:
         raise InvalidInput(
             f"The snapshot {snapshot.snapshot_id} changes rows of {missing[0]}, which {view.branch!r} does not have",
             advice="Pick the snapshot that added it first",
+        )
+    if by_key and any(file.file_path in young for file in change.removed):
+        raise InvalidInput(
+            f"The snapshot {snapshot.snapshot_id} copies files that came to {view.branch!r} after rows were deleted "
+            "by key, and its copies would count as older",
+            advice="Repeat the write on this branch",
         )
     if change.removed:
         _check_copies(view, base, snapshot)

@@ -13,6 +13,7 @@ from frazil.dml.upsert import key_ids, key_spec
 from frazil.dml.view import Settings, View
 from frazil.errors import InvalidInput, Unsupported
 from frazil.format.filters import parse_filter
+from frazil.format.partitions import reaches_everything
 from frazil.read.plan import FileTask
 from frazil.read.positions import matching_positions
 from frazil.stage.deletes import key_schema
@@ -33,13 +34,13 @@ def row_delta(
     """
     with Draft(view, settings) as draft:
         inserted = 0 if rows is None else draft.add_rows(rows).rows
-        deleted = 0 if not positions else _take_out(draft, positions)
+        deleted = 0 if not positions else _take_out(draft, positions, live_on=inserted > 0)
         field_ids, spec_id = ((), None) if keys is None else _take_out_keys(draft, keys)
         counts = RowCounts(inserted=inserted, deleted=deleted)
         return draft.finished(Kind.ROW_DELTA, counts, keys=field_ids, key_spec_id=spec_id)
 
 
-def _take_out(draft: Draft, positions: Mapping[str, Sequence[int]]) -> int:
+def _take_out(draft: Draft, positions: Mapping[str, Sequence[int]], *, live_on: bool) -> int:
     view = draft.view
     everything = parse_filter(None, view.schema)
     live = {task.file.file_path: task for task in view.tasks(everything)}
@@ -51,6 +52,9 @@ def _take_out(draft: Draft, positions: Mapping[str, Sequence[int]]) -> int:
         rows = _rows(task, numbers) & matching_positions(task, draft.reading)
         if rows:
             draft.mark(task.file, rows)
+            if live_on:
+                # The new rows may be meant as these with other values: who deletes one meanwhile is in the way.
+                draft.move(path, rows)
         count += len(rows)
     return count
 
@@ -81,4 +85,4 @@ def _take_out_keys(draft: Draft, keys: object) -> tuple[tuple[int, ...], int | N
     schema = key_schema(metadata.schema(), field_ids)
     found: list[pa.RecordBatch] = [conform(batch, schema) for batch in to_reader(keys, schema)]
     draft.add_keys(found, field_ids, spec_id)
-    return field_ids, None if metadata.spec(spec_id).is_unpartitioned() else spec_id
+    return field_ids, None if reaches_everything(metadata.spec(spec_id)) else spec_id

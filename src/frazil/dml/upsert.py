@@ -16,7 +16,7 @@ from frazil.dml.view import COPY_ON_WRITE, MERGE_ON_READ, Settings, View
 from frazil.errors import InvalidInput, Unsupported
 from frazil.format.conditions import near_keys
 from frazil.format.metadata import TableMetadata
-from frazil.format.partitions import column_at, source_path
+from frazil.format.partitions import column_at, reaches_everything, source_path
 from frazil.read.deletes import Deletes, Keys
 from frazil.read.layout import convert
 from frazil.read.plan import FileTask
@@ -48,7 +48,7 @@ def key_spec(metadata: TableMetadata) -> int | None:
     """
     specs = metadata.specs()
     for spec_id, spec in specs.items():
-        if spec.is_unpartitioned():
+        if reaches_everything(spec):
             return spec_id
     keys = set(metadata.schema().identifier_field_ids)
     only = next(iter(specs.values())) if len(specs) == 1 else None
@@ -83,7 +83,7 @@ def _by_equality(draft: Draft, incoming: _Incoming, count: int) -> Write:
             advice="Add a spec without partitions first, or use mode='position'",
         )
     draft.add_keys(incoming.key_rows, incoming.field_ids, spec_id)
-    partitioned = None if metadata.spec(spec_id).is_unpartitioned() else spec_id
+    partitioned = None if reaches_everything(metadata.spec(spec_id)) else spec_id
     counts = RowCounts(inserted=count)
     return draft.finished(Kind.UPSERT, counts, keys=incoming.field_ids, key_spec_id=partitioned)
 
@@ -106,7 +106,7 @@ def _by_looking(draft: Draft, incoming: _Incoming, count: int, mode: UpsertMode)
     updated = _distinct(incoming.columns_of(there)) if there else 0
     # More rows than keys: the key was there twice, and once is left.
     counts = RowCounts(inserted=count - updated, updated=updated, deleted=replaced - updated)
-    return draft.finished(Kind.UPSERT, counts, reads=(Read(where, keys),))
+    return draft.finished(Kind.UPSERT, counts, reads=(Read(where, keys),), keys=incoming.field_ids)
 
 
 def _found(task: FileTask, reading: Any, keys: Keys, there: list[pa.RecordBatch]) -> Array:

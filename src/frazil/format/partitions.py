@@ -308,6 +308,11 @@ def _shortened(part: str) -> str:
     return part if len(part.encode()) <= _LONGEST_NAME else part.encode()[:_LONGEST_NAME].decode(errors="ignore") + "~"
 
 
+def reaches_everything(spec: PartitionSpec) -> bool:
+    """Nothing is told apart by it: no fields, or fields that were dropped and are void since (as Iceberg Java says)."""
+    return all(isinstance(field.transform, VoidTransform) for field in spec.fields)
+
+
 def partition_key(spec: PartitionSpec, schema: Schema, values: tuple[Any, ...]) -> PartitionKey | None:
     """What a location provider wants to know about a file's partition; None: unpartitioned."""
     if spec.is_unpartitioned():

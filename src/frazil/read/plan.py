@@ -17,6 +17,7 @@ from frazil.format import pruning
 from frazil.format.filters import Filter
 from frazil.format.manifests import DATA_MANIFEST, iter_manifest, read_manifest, read_manifest_list
 from frazil.format.metadata import TableMetadata
+from frazil.format.partitions import reaches_everything
 from frazil.format.storage import Storage, is_local
 from frazil.model import Content, DataFile, Entry, Manifest, Snapshot
 
@@ -215,7 +216,7 @@ class DeleteIndex:
                     f"The equality delete file {file.file_path} does not say which columns it compares"
                 )
             self.equality_ids |= frozenset(file.equality_ids)
-            if specs[file.spec_id].is_unpartitioned():
+            if reaches_everything(specs[file.spec_id]):
                 self._everywhere.append(ref)  # rule P21
                 return
         elif (named := named_file(file)) is not None:

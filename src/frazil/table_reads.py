@@ -1,0 +1,175 @@
+"""What one can see of a table: its rows, its history, its files and how it is laid out. Nothing here changes it."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table.sorting import SortOrder
+
+from frazil.catalog import records
+from frazil.format.filters import Filter, parse_filter
+from frazil.format.metadata import MAIN, TableMetadata
+from frazil.format.storage import Storage
+from frazil.model import Snapshot
+from frazil.read.scan import Scan, ScannedFile, resolve_snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryEntry:
+    """One snapshot of a table, in the order the branch got them."""
+
+    snapshot_id: int
+    parent_snapshot_id: int | None
+    sequence_number: int
+    committed_at: dt.datetime
+    operation: str
+    summary: Mapping[str, str]
+    is_current_ancestor: bool
+    """False: a rollback or another branch left this snapshot outside the branch's history."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionEntry:
+    """One partition of a table."""
+
+    partition: dict[str, Any]
+    files: int
+    rows: int
+    """As the files have them, rows that delete files take out included."""
+    bytes: int
+
+
+class TableReads:
+    """Reading, over whatever holds a table."""
+
+    # What a holder has to provide
+
+    @property
+    def name(self) -> str:
+        raise NotImplementedError
+
+    @property
+    def _storage(self) -> Storage:
+        raise NotImplementedError
+
+    def _metadata(self) -> TableMetadata:
+        raise NotImplementedError
+
+    def _saw(self, where: Filter, branch: str) -> None:
+        """A scan of the newest rows of a branch was made."""
+
+    # Reading
+
+    def scan(
+        self,
+        where: str | None = None,
+        columns: list[str] | tuple[str, ...] | None = None,
+        *,
+        snapshot: int | None = None,
+        as_of: dt.datetime | str | int | None = None,
+        ref: str | None = None,
+        limit: int | None = None,
+        case_sensitive: bool = False,
+    ) -> Scan:
+        """Rows of one snapshot, pinned now. ``where`` is a Spark SQL expression; put filters here, they prune files."""
+        metadata = self._metadata()
+        pinned, schema = resolve_snapshot(metadata, snapshot=snapshot, as_of=as_of, ref=ref)
+        condition = parse_filter(where, schema, case_sensitive=case_sensitive)
+        branch = MAIN if ref is None else ref
+        if snapshot is None and as_of is None and metadata.refs.get(branch, {}).get("type") != "tag":
+            self._saw(condition, branch)
+        return Scan(
+            storage=self._storage,
+            metadata=metadata,
+            snapshot=pinned,
+            schema=schema,
+            filter=condition,
+            columns=tuple(columns) if isinstance(columns, list) else columns,
+            limit=limit,
+            case_sensitive=case_sensitive,
+            table=self.name,
+        )
+
+    def history(self) -> list[HistoryEntry]:
+        """Every snapshot still kept, oldest first."""
+        metadata = self._metadata()
+        current = {each.snapshot_id for each in metadata.ancestors(metadata.ref_snapshot_id(MAIN))}
+        return [
+            HistoryEntry(
+                snapshot_id=each.snapshot_id,
+                parent_snapshot_id=each.parent_snapshot_id,
+                sequence_number=each.sequence_number,
+                committed_at=dt.datetime.fromtimestamp(each.timestamp_ms / 1000, tz=dt.UTC),
+                operation=each.operation,
+                summary=dict(each.summary),
+                is_current_ancestor=each.snapshot_id in current,
+            )
+            for each in metadata.snapshots()
+        ]
+
+    def snapshot(self, ref: str = MAIN) -> Snapshot | None:
+        """The newest snapshot of a branch (or the one a tag names); None while the table is empty."""
+        return self._metadata().head_snapshot(ref)
+
+    current_snapshot = snapshot
+
+    def files(self) -> list[ScannedFile]:
+        """The live data files of the current snapshot."""
+        return self.scan().files()
+
+    def partitions(self) -> list[PartitionEntry]:
+        """The partitions of the current snapshot with what is in them."""
+        found: dict[tuple[tuple[str, Any], ...], list[ScannedFile]] = {}
+        for file in self.files():
+            found.setdefault(tuple(file.partition.items()), []).append(file)
+        return [
+            PartitionEntry(dict(key), len(files), sum(each.rows for each in files), sum(each.bytes for each in files))
+            for key, files in found.items()
+        ]
+
+    @property
+    def schema(self) -> Schema:
+        """The current schema. Reads the head, as every property here does."""
+        return self._metadata().schema()
+
+    @property
+    def spec(self) -> PartitionSpec:
+        return self._metadata().spec()
+
+    @property
+    def sort_order(self) -> SortOrder:
+        return self._metadata().sort_order()
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The identifier columns. They are not a constraint: append() does not look for duplicates."""
+        schema = self._metadata().schema()
+        return tuple(schema.find_field(each).name for each in schema.identifier_field_ids)
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The table's properties, without those in which a foreign catalog keeps commit ids."""
+        found = self._metadata().properties
+        return {key: value for key, value in found.items() if not key.startswith(records.PROPERTY)}
+
+    @property
+    def refs(self) -> dict[str, dict[str, Any]]:
+        """Branches and tags by name."""
+        return {name: dict(ref) for name, ref in self._metadata().refs.items()}
+
+    @property
+    def location(self) -> str:
+        return self._metadata().location
+
+    @property
+    def uuid(self) -> str:
+        return self._metadata().uuid
+
+    @property
+    def format_version(self) -> int:
+        return self._metadata().format_version

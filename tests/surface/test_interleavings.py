@@ -1,0 +1,305 @@
+"""Interleavings that once went wrong, each with the rows that must be there afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import frazil
+from frazil.commit.loop import Phase
+
+MODES = ["merge-on-read", "copy-on-write"]
+
+
+@pytest.fixture
+def lake() -> Iterator[frazil.Lake]:
+    with frazil.connect("memory://") as lake:
+        lake.create_namespace("s")
+        yield lake
+
+
+@pytest.fixture
+def table(lake: frazil.Lake) -> frazil.Table:
+    return lake.create_table("s.t", "id bigint not null, v bigint", keys=["id"])
+
+
+def rows(*pairs: tuple[int, int]) -> list[dict[str, int]]:
+    return [{"id": key, "v": value} for key, value in pairs]
+
+
+def pairs(table: Any, ref: str | None = None) -> list[tuple[int, int]]:
+    return sorted((row["id"], row["v"]) for row in table.scan(ref=ref).to_arrow().to_pylist())
+
+
+# Branches that a transaction makes or moves
+
+
+def test_copies_on_a_branch_made_in_the_transaction_keep_their_rows(lake: frazil.Lake, table: frazil.Table) -> None:
+    table.append(rows((1, 0)))
+    table.upsert(rows((1, 5), (2, 5)))
+    with lake.transaction() as tx:
+        tx.table("s.t").create_branch("x")
+        tx.table("s.t").delete("id = 2", branch="x", mode="copy-on-write")
+    assert pairs(table, "x") == [(1, 5)]
+
+
+def test_copies_after_a_fast_forward_in_the_transaction_keep_their_rows(lake: frazil.Lake, table: frazil.Table) -> None:
+    table.append(rows((1, 0)))
+    table.create_branch("b")
+    table.upsert(rows((1, 5), (2, 5)), branch="b")
+    with lake.transaction() as tx:
+        tx.table("s.t").fast_forward("main", "b")
+        tx.table("s.t").delete("id = 2", mode="copy-on-write")
+    assert pairs(table) == [(1, 5)]
+
+
+def test_a_branch_starts_where_the_transaction_saw_main(lake: frazil.Lake, table: frazil.Table) -> None:
+    table.append(rows((1, 0), (2, 0)))
+    table.append(rows((3, 0)))
+    with lake.transaction() as tx:
+        tx.table("s.t").create_branch("x")
+        tx.table("s.t").delete("id = 1", branch="x", mode="merge-on-read")
+        table.compact()
+    assert pairs(table, "x") == [(2, 0), (3, 0)]
+    assert pairs(table) == [(1, 0), (2, 0), (3, 0)]
+
+
+def test_a_scan_of_a_branch_made_in_the_transaction_is_a_read_of_main(lake: frazil.Lake, table: frazil.Table) -> None:
+    table.append(rows((1, 0)))
+    tx = lake.transaction()
+    mine = tx.table("s.t")
+    mine.create_branch("x")
+    assert mine.scan(where="id = 1", ref="x").count() == 1
+    mine.append(rows((9, 9)))
+    table.delete("id = 1")
+    with pytest.raises(frazil.ConflictError):
+        tx.commit()
+
+
+# Picking
+
+
+def test_a_pick_is_not_for_transactions(lake: frazil.Lake, table: frazil.Table) -> None:
+    table.append(rows((1, 0)))
+    table.create_branch("b")
+    done = table.delete("id = 1", branch="b")
+    assert done.snapshot_id is not None
+    with lake.transaction() as tx, pytest.raises(frazil.Unsupported, match="cherry_pick"):
+        tx.table("s.t").cherry_pick(done.snapshot_id)
+
+
+def test_a_picked_copy_is_never_older_than_a_delete_by_key_that_its_rows_came_after(table: frazil.Table) -> None:
+    table.append(rows((5, 5)))
+    table.create_branch("b")
+    first = table.append(rows((1, 0), (2, 0)), branch="b")
+    second = table.delete("id = 2", branch="b", mode="copy-on-write")
+    assert first.snapshot_id is not None
+    assert second.snapshot_id is not None
+    table.row_delta(keys=[{"id": 1}])
+    table.cherry_pick(first.snapshot_id)
+    with pytest.raises(frazil.InvalidInput, match="deleted by key"):
+        table.cherry_pick(second.snapshot_id)
+    assert pairs(table) == [(1, 0), (2, 0), (5, 5)]
+
+
+def test_a_carried_copy_can_be_picked(lake: frazil.Lake, table: frazil.Table) -> None:
+    table.append(rows((1, 0), (2, 0), (3, 0)))
+    table.create_branch("b")
+    tx = lake.transaction()
+    tx.table("s.t").delete("id = 1", branch="b", mode="copy-on-write")
+    table.delete("id = 2", branch="b", mode="merge-on-read")
+    done = tx.commit()
+    assert done is not None
+    assert done.snapshot_id is not None
+    assert pairs(table, "b") == [(3, 0)]
+    with pytest.raises(frazil.InvalidInput, match="rests on deletes"):
+        table.cherry_pick(done.snapshot_id)
+
+
+# What a transaction read
+
+
+def test_what_was_read_is_checked_beside_a_compaction(lake: frazil.Lake, table: frazil.Table) -> None:
+    table.append(rows((1, 0)))
+    table.append(rows((2, 0)))
+    tx = lake.transaction()
+    mine = tx.table("s.t")
+    assert mine.scan().count() == 2
+    mine.compact()
+    mine.append(rows((9, 2)))
+    table.append(rows((3, 0)))
+    with pytest.raises(frazil.ConflictError, match="no added rows"):
+        tx.commit()
+
+
+def test_write_skew_over_two_tables_is_noticed(lake: frazil.Lake, table: frazil.Table) -> None:
+    other = lake.create_table("s.u", "id bigint not null, v bigint")
+    one, two = lake.transaction(), lake.transaction()
+    assert one.table("s.t").scan().count() == 0
+    one.table("s.u").append(rows((1, 1)))
+    assert two.table("s.u").scan().count() == 0
+    two.table("s.t").append(rows((1, 1)))
+    one.commit()
+    with pytest.raises(frazil.ConflictError):
+        two.commit()
+    assert (pairs(table), pairs(other)) == ([], [(1, 1)])
+
+
+def test_a_transaction_does_not_conflict_with_its_own_schema_changes(lake: frazil.Lake, table: frazil.Table) -> None:
+    table.append(rows((1, 0)))
+    with lake.transaction() as tx:
+        mine = tx.table("s.t")
+        mine.append(rows((2, 0)))
+        mine.add_column("z", "int")
+        assert mine.scan(where="z is null").count() == 2
+    with lake.transaction() as tx:
+        mine = tx.table("s.t")
+        assert mine.scan(where="v = 0").count() == 2
+        mine.drop_column("v")
+        mine.append([{"id": 3, "z": 1}])
+    assert sorted(row["id"] for row in table.scan().to_arrow().to_pylist()) == [1, 2, 3]
+
+
+def test_a_branch_that_was_only_read_is_required_to_stay(lake: frazil.Lake, table: frazil.Table) -> None:
+    table.append(rows((1, 0)))
+    table.create_branch("b")
+    proposals = []
+    prepare = lake.catalog.prepare
+
+    def watched(ident: Any, head: Any, proposal: Any) -> Any:
+        proposals.append(proposal)
+        return prepare(ident, head, proposal)
+
+    with lake.transaction() as tx:
+        assert tx.table("s.t").scan(ref="b").count() == 1
+        tx.table("s.t").append(rows((2, 0)))
+        lake.catalog.prepare = watched  # type: ignore[method-assign]
+    refs = {each["ref"] for each in proposals[0].requirements if each["type"] == "assert-ref-snapshot-id"}
+    assert refs == {"main", "b"}
+
+
+# Upserts
+
+
+@pytest.mark.parametrize("mode", ["position", "copy-on-write"])
+def test_two_who_replace_one_key_leave_one_row_at_snapshot_too(
+    lake: frazil.Lake, table: frazil.Table, mode: Any
+) -> None:
+    table.append(rows((1, 0), (2, 0)))
+    tx = lake.transaction(isolation="snapshot")
+    tx.table("s.t").upsert(rows((1, 5)), mode=mode)
+    table.overwrite(rows((1, 9)), where="id = 1")
+    with pytest.raises(frazil.ConflictError, match="one owner"):
+        tx.commit()
+    assert pairs(table) == [(1, 9), (2, 0)]
+
+
+@pytest.mark.parametrize("mode", ["equality", "position", "copy-on-write"])
+def test_an_upsert_by_other_keys_than_the_tables_aborts(lake: frazil.Lake, mode: Any) -> None:
+    table = lake.create_table("s.k", "id bigint not null, p bigint not null", keys=["id"])
+    table.append([{"id": 1, "p": 1}])
+    tx = lake.transaction()
+    tx.table("s.k").upsert([{"id": 1, "p": 2}], mode=mode)
+    table.set_keys(["id", "p"])
+    with pytest.raises(frazil.ConflictError, match="keys"):
+        tx.commit()
+
+
+def test_two_first_upserts_of_a_partitioned_table_both_land(lake: frazil.Lake) -> None:
+    table = lake.create_table("s.p", "id bigint not null, v bigint", partition_by=["v"], keys=["id"])
+    table.append(rows((1, 0)))
+    one, two = lake.transaction(), lake.transaction()
+    one.table("s.p").upsert(rows((1, 1)))
+    two.table("s.p").upsert(rows((1, 2), (3, 3)))
+    one.commit()
+    two.commit()
+    assert pairs(table) == [(1, 2), (3, 3)]
+
+    def first(phase: Phase, attempt: int) -> None:
+        if phase is Phase.HEAD_READ and attempt == 1:
+            other.upsert(rows((1, 1)))
+
+    other = lake.create_table("s.q", "id bigint not null, v bigint", partition_by=["v"], keys=["id"])
+    other.append(rows((1, 0)))
+    other.upsert(rows((1, 2)), on_phase=first)
+    assert pairs(other) == [(1, 2)]
+
+
+def test_a_row_of_ones_own_is_younger_than_a_delete_by_key(lake: frazil.Lake, table: frazil.Table) -> None:
+    with lake.transaction(isolation="snapshot") as tx:
+        tx.table("s.t").append(rows((9, 0)))
+        tx.table("s.t").update({"v": "1"}, "id = 9")
+        table.upsert(rows((9, 5)))
+    assert pairs(table) == [(9, 1), (9, 5)]
+
+
+# Deletes
+
+
+def test_new_rows_in_place_of_a_row_that_was_deleted_are_a_conflict(lake: frazil.Lake, table: frazil.Table) -> None:
+    table.append(rows((1, 0), (2, 0)))
+    path = table.files()[0].path
+    tx = lake.transaction()
+    tx.table("s.t").row_delta(rows=rows((1, 5)), positions={path: [0]})
+    table.delete("id = 1", mode="merge-on-read")
+    with pytest.raises(frazil.ConflictError, match="one owner"):
+        tx.commit()
+
+
+@pytest.mark.parametrize("isolation", ["serializable", "snapshot"])
+def test_p24_a_delete_that_includes_what_was_added_does_so_at_both_levels(lake: frazil.Lake, isolation: str) -> None:
+    table = lake.create_table("s.d", "id bigint, part string", partition_by=["part"])
+    table.append([{"id": 1, "part": "a"}, {"id": 2, "part": "b"}])
+
+    def add(phase: Phase, attempt: int) -> None:
+        if phase is Phase.HEAD_READ and attempt == 1 and table.scan(where="id = 3").count() == 0:
+            table.append([{"id": 3, "part": "a"}])
+
+    table.delete("part = 'a'", on_added="include", isolation=isolation, on_phase=add)
+    assert table.scan().to_arrow().to_pylist() == [{"id": 2, "part": "b"}]
+    table.append([{"id": 4, "part": "b"}, {"id": 5, "part": "b"}])
+    with pytest.raises(frazil.InvalidInput, match="in part"):
+        table.delete("id = 4", on_added="include")
+
+
+def test_a_carried_delete_leaves_no_delete_file_without_a_file(lake: frazil.Lake, table: frazil.Table) -> None:
+    table.append(rows((1, 0), (2, 0)))
+    table.append(rows((3, 0)))
+    tx = lake.transaction()
+    tx.table("s.t").compact()
+    table.delete("id = 1", mode="merge-on-read")
+    tx.commit()
+    assert pairs(table) == [(2, 0), (3, 0)]
+    assert table.history()[-1].summary["total-delete-files"] == "1"
+    table.compact()
+    assert pairs(table) == [(2, 0), (3, 0)]
+    assert table.history()[-1].summary["total-delete-files"] == "0"
+
+
+def test_a_sidecar_that_cannot_be_read_for_a_moment_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with frazil.connect(str(tmp_path / "lake")) as lake:
+        lake.create_namespace("s")
+        table = lake.create_table("s.t", "id bigint not null, v bigint")
+        table.append(rows((1, 0), (2, 0)))
+        table.append(rows((3, 0)))
+        tx = lake.transaction()
+        tx.table("s.t").delete("id = 1", mode="merge-on-read")
+        table.compact()
+        read = lake.storage.read
+        failed: list[str] = []
+
+        def flaky(path: str) -> bytes:
+            if "lineage" in path and not failed:
+                failed.append(path)
+                raise frazil.StorageError(f"Cannot read {path} now")
+            return read(path)
+
+        monkeypatch.setattr(lake.storage, "read", flaky)
+        tx.commit()
+        assert failed
+        assert pairs(table) == [(2, 0), (3, 0)]
