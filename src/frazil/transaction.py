@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from frazil.catalog.base import Head
 from frazil.commit.chain import Chain, Refused
-from frazil.commit.loop import Identity, commit, conflict_error, find_commit
+from frazil.commit.loop import Identity, commit, conflict_error
 from frazil.commit.metadata_changes import pin
 from frazil.commit.operations import Base, Kind, MetadataChange, Operation, Read, Write, digest
 from frazil.commit.retry import Retry, from_properties
@@ -154,6 +154,8 @@ class Transaction(_Session):
             if self._written is None:
                 return None
             work = self._works[self._written]
+            identity = self._identity()
+            retry = self._retry or from_properties(work.head.metadata.properties)
             operations = self._final(work)
             self._check_other_tables()
         except BaseException:
@@ -161,12 +163,7 @@ class Transaction(_Session):
             raise
         finally:
             self._drop_scratch()
-        return commit(
-            self.lake.commit_context(self._written),
-            operations,
-            self._identity(),
-            self._retry or from_properties(work.head.metadata.properties),
-        )
+        return commit(self.lake.commit_context(self._written), operations, identity, retry)
 
     def rollback(self) -> None:
         """Forget everything; the files that were staged are removed. A second call does nothing."""
@@ -204,11 +201,6 @@ class Transaction(_Session):
         self._written = ident
         self._works[ident].operations.append(operation)
         self._works[ident].bases.append(base)
-
-    def find(self, metadata: TableMetadata) -> Commit | None:
-        """The earlier commit with this transaction's id."""
-        identity = self._identity()
-        return find_commit(self.lake.catalog, metadata, identity) if identity.given else None
 
     def _identity(self) -> Identity:
         text = self._commit_id

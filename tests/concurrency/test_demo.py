@@ -130,7 +130,13 @@ def test_the_proof_finds_a_data_file_that_belongs_to_no_commit(plan: Plan) -> No
 def test_ctrl_c_ends_the_demo_at_once_and_without_tracebacks(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "frazil", "demo", "--folder", str(tmp_path / "lake"), "--commits", "100000"]
     process = subprocess.Popen(
-        [*command, "--writers", "2"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        [*command, "--writers", "2"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        # Whoever runs the tests in the background has the signal ignored, and a child inherits that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
     )
     assert process.stderr is not None
     # The first line about commits: the race is on.
