@@ -149,7 +149,7 @@ class TableReads:
     def keys(self) -> tuple[str, ...]:
         """The identifier columns. They are not a constraint: append() does not look for duplicates."""
         schema = self._metadata().schema()
-        return tuple(schema.find_field(each).name for each in schema.identifier_field_ids)
+        return tuple(str(schema.find_column_name(each)) for each in schema.identifier_field_ids)
 
     @property
     def properties(self) -> dict[str, str]:

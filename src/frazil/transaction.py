@@ -7,6 +7,7 @@ chain, checked against everything that landed since the instant.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import TracebackType
@@ -134,6 +135,7 @@ class Transaction(_Session):
         self._commit_id = commit_id
         self._written: Ident | None = None
         self._state = "open"
+        self._pid = os.getpid()
 
     def table(self, name: str | tuple[str, ...]) -> TransactionTable:
         """A table as the transaction sees it: pinned, with the transaction's own changes."""
@@ -170,8 +172,10 @@ class Transaction(_Session):
         if self._state != "open":
             return
         self._state = "rolled back"
-        self._drop_staged()
-        self._drop_scratch()
+        if os.getpid() == self._pid:
+            # A forked child has a copy of the transaction, and the files are its parent's.
+            self._drop_staged()
+            self._drop_scratch()
 
     def __enter__(self) -> Transaction:
         self._check_open()
@@ -213,6 +217,8 @@ class Transaction(_Session):
     def _check_open(self) -> None:
         if self._state != "open":
             raise InvalidInput(f"This transaction is {self._state}", advice="Begin another one")
+        if os.getpid() != self._pid:
+            raise InvalidInput("This transaction was begun by another process", advice="Begin one after the fork")
 
     def _final(self, work: _Work) -> list[Operation]:
         """The operations as they are checked and committed: all against the instant, what was read at the end."""

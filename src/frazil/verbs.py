@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, TypedDict, Unpack
 
 import pyarrow as pa
@@ -148,10 +149,17 @@ class Verbs(TableChanges):
         rows = opened(rows)
         call = self._begin("append", options, {})
         if call.found is not None:
-            return _same_rows(call.found, rows)
-        rows, call = self._with_schema(call, rows)
+            # Rows that were dropped are not in the count.
+            return call.found if call.settings.on_deleted == "drop" else _same_rows(call.found, rows)
+        if call.merge_schema:
+            rows = without_untyped(rows, call.view.metadata.schema())
         if call.dry_run:
             return call.preview(_fitting_rows(rows, call.view.metadata, merge_schema=call.merge_schema))
+        if call.merge_schema:
+            if not isinstance(rows, pa.RecordBatchReader):
+                # What would be refused later is refused now, while the table has its old schema.
+                _fitting_rows(rows, call.view.metadata, merge_schema=True)
+            call = self._grown(call, rows)
         return self._finish(call, append(call.view, rows, call.settings))
 
     def overwrite(
@@ -165,18 +173,16 @@ class Verbs(TableChanges):
         call = self._begin("overwrite", options, {"where": where})
         condition = self._where(where, call, case_sensitive)
         if call.found is not None:
-            return call.found
-        rows, call = self._with_schema(call, rows)
-        return self._build(call, lambda view, settings: overwrite(view, rows, condition, settings))
+            return _same_rows(call.found, rows)
+        return self._with_rows(call, rows, lambda rows: partial(_overwrite, rows, condition))
 
     def replace_partitions(self, rows: object, **options: Unpack[WriteOptions]) -> Commit:
         """Empty every partition that these rows fall into, and fill it with them."""
         rows = opened(rows)
         call = self._begin("replace_partitions", options, {})
         if call.found is not None:
-            return call.found
-        rows, call = self._with_schema(call, rows)
-        return self._build(call, lambda view, settings: replace_partitions(view, rows, settings))
+            return _same_rows(call.found, rows)
+        return self._with_rows(call, rows, lambda rows: partial(_replace_partitions, rows))
 
     def delete(
         self,
@@ -218,7 +224,7 @@ class Verbs(TableChanges):
         Texts in ``set`` are SQL expressions over the row's old values (``{"status": "'gone'", "n": "n + 1"}``); other
         Python values and ``frazil.lit(x)`` are taken as they are.
         """
-        shown = {name: str(value) for name, value in set.items()} if isinstance(set, Mapping) else {}
+        shown = {str(name): repr(value) for name, value in set.items()} if isinstance(set, Mapping) else {}
         call = self._begin("update", options, {"where": where, "set": shown})
         condition = self._where(where, call, case_sensitive)
         if call.found is not None:
@@ -236,13 +242,9 @@ class Verbs(TableChanges):
         rows = opened(rows)
         call = self._begin("upsert", options, {})
         if call.found is not None:
-            return call.found
-        rows, call = self._with_schema(call, rows)
+            return _same_rows(call.found, rows)
         chosen = _mode(mode, call.view.metadata, "frazil.upsert.mode", _UPSERT_MODES, "equality")
-        if chosen == "equality" and key_spec(call.view.metadata) is None:
-            # Deletes by key reach every partition only from a spec without partitions (rule P21).
-            call = call.after(UnpartitionedSpec())
-        return self._build(call, lambda view, settings: upsert(view, rows, settings, chosen))
+        return self._with_rows(call, rows, lambda rows: partial(_upsert, rows, chosen), by_key=chosen == "equality")
 
     def row_delta(
         self,
@@ -256,13 +258,12 @@ class Verbs(TableChanges):
 
         For engines that have found the rows themselves. ``keys`` are rows with the table's key columns.
         """
-        call = self._begin("row_delta", options, {})
+        given = {"rows": rows is not None, "positions": positions is not None, "keys": keys is not None}
+        call = self._begin("row_delta", options, given)
         if call.found is not None:
-            return call.found
-        if keys is not None and key_spec(call.view.metadata) is None:
-            call = call.after(UnpartitionedSpec())
-        return self._build(
-            call, lambda view, settings: row_delta(view, settings, rows=rows, positions=positions, keys=keys)
+            return call.found if rows is None else _same_rows(call.found, rows)
+        return self._with_rows(
+            call, rows, lambda rows: partial(_row_delta, rows, positions, keys), by_key=keys is not None
         )
 
     def compact(
@@ -278,7 +279,7 @@ class Verbs(TableChanges):
         It never makes another writer fail: whatever they delete meanwhile is deleted from its output, too.
         """
         if strategy != "binpack" or by is not None:
-            raise Unsupported(f"compact(strategy={strategy!r}) is not in this release", advice="Use 'binpack'")
+            raise Unsupported("compact() only bin-packs in this release", advice="Leave strategy and by out")
         call = self._begin("compact", options, {"where": where})
         condition = None if where is None else self._where(where, call, case_sensitive=False)
         if call.found is not None:
@@ -301,20 +302,32 @@ class Verbs(TableChanges):
             raise InvalidInput("where is missing", advice='Write where="true" to mean every row')
         return parse_filter(where, call.view.metadata.schema(), case_sensitive=case_sensitive)
 
-    def _with_schema(self, call: Call, rows: object) -> tuple[object, Call]:
-        """The rows, and the call on a table whose schema has their columns, if that was asked for."""
-        if not call.merge_schema:
-            return rows, call
+    def _with_rows(self, call: Call, rows: object, make: Callable[[object], Build], *, by_key: bool = False) -> Commit:
+        """Build and commit a write of rows, on a table whose schema has their columns, if that was asked for."""
+        if call.merge_schema and rows is not None:
+            metadata = call.view.metadata
+            rows = without_untyped(rows, metadata.schema())
+            tried = call.after(make_schema_union(metadata, incoming_schema(rows, metadata.schema())))
+            if call.dry_run:
+                call = tried
+            elif tried.view.metadata.current_schema_id != metadata.current_schema_id:
+                if not isinstance(rows, pa.RecordBatchReader):
+                    # What will be refused is refused while the table has its old schema. A stream is read only once.
+                    self._try(tried, make(rows), by_key=by_key)
+                call = self._grown(call, rows)
+        return self._build(_reaching_keys(call, by_key), make(rows))
+
+    def _grown(self, call: Call, rows: object) -> Call:
+        """The call on the table with the columns of the rows.
+
+        The columns are committed before any row is staged: files carry ids that the catalog has confirmed (rule P16).
+        """
         metadata = call.view.metadata
-        rows = without_untyped(rows, metadata.schema())
-        if call.dry_run:
-            return rows, call
-        if not isinstance(rows, pa.RecordBatchReader):
-            # What would be refused later is refused now, while the table has its old schema. A stream is read once.
-            _fitting_rows(rows, metadata, merge_schema=True)
-        # Committed before any row is staged: staged files carry the ids that the catalog has confirmed (rule P16).
         union = make_schema_union(metadata, incoming_schema(rows, metadata.schema()))
-        return rows, call.on(self._prepare(call, MetadataChange(metadata.uuid, union)))
+        return call.on(self._prepare(call, MetadataChange(metadata.uuid, union)))
+
+    def _try(self, call: Call, build: Build, *, by_key: bool) -> None:
+        self._build(replace(_reaching_keys(call, by_key), dry_run=True), build)
 
     def _build(self, call: Call, build: Build) -> Commit:
         write = build(call.view, call.settings)
@@ -377,13 +390,39 @@ class Verbs(TableChanges):
         )
 
 
+def _overwrite(rows: object, where: Filter, view: View, settings: Settings) -> Write:
+    return overwrite(view, rows, where, settings)
+
+
+def _replace_partitions(rows: object, view: View, settings: Settings) -> Write:
+    return replace_partitions(view, rows, settings)
+
+
+def _upsert(rows: object, mode: UpsertMode, view: View, settings: Settings) -> Write:
+    return upsert(view, rows, settings, mode)
+
+
+def _row_delta(
+    rows: object, positions: Mapping[str, Sequence[int]] | None, keys: object, view: View, settings: Settings
+) -> Write:
+    return row_delta(view, settings, rows=rows, positions=positions, keys=keys)
+
+
+def _reaching_keys(call: Call, by_key: bool) -> Call:
+    """Deletes by key reach every partition only from a spec without partitions (rule P21)."""
+    if by_key and key_spec(call.view.metadata) is None:
+        return call.after(UnpartitionedSpec())
+    return call
+
+
 def _same_rows(found: Commit, rows: object) -> Commit:
     """The earlier commit, unless this call plainly brings other rows. A stream of rows is not counted."""
+    before = found.rows_inserted + found.rows_updated
     # A dict of columns has as many items as columns.
-    count = len(rows) if isinstance(rows, Sized) and not isinstance(rows, Mapping) else found.rows_inserted
-    if count != found.rows_inserted:
+    count = len(rows) if isinstance(rows, Sized) and not isinstance(rows, Mapping) else before
+    if count != before:
         raise InvalidInput(
-            f"The commit id {found.commit_id!r} was already used on this table for {found.rows_inserted} rows, "
+            f"The commit id {found.commit_id!r} was already used on this table for {before} rows, "
             f"and this call brings {count}",
             advice="A commit id names one write; repeat it only to repeat that write",
         )
@@ -409,6 +448,14 @@ def _checked(given: WriteOptions) -> WriteOptions:
         raise InvalidInput(f"retry must be a frazil.Retry, not {retry!r}", advice="For instance frazil.Retry(tries=5)")
     if not isinstance(branch, str) or not branch:
         raise InvalidInput(f"branch must be the name of a branch, not {branch!r}")
+    for name in ("merge_schema", "dry_run", "own_snapshot"):
+        if not isinstance(given.get(name, False), bool):
+            raise InvalidInput(f"{name} must be True or False, not {given[name]!r}")  # type: ignore[literal-required]
+    options, on_phase = given.get("options"), given.get("on_phase")
+    if options is not None and not (isinstance(options, Mapping) and all(isinstance(key, str) for key in options)):
+        raise InvalidInput(f"options are a dict of texts, not {options!r}")
+    if on_phase is not None and not callable(on_phase):
+        raise InvalidInput(f"on_phase must be a function of a phase and an attempt, not {on_phase!r}")
     engine = given.get("engine")
     if engine not in (None, "arrow", "spark"):
         raise InvalidInput(f"engine must be 'arrow' or 'spark', not {engine!r}")
@@ -465,6 +512,8 @@ def _checked_summary(properties: Mapping[str, str] | None) -> Mapping[str, str]:
     for key, value in (properties or {}).items():
         if not isinstance(key, str) or not isinstance(value, str):
             raise InvalidInput(f"snapshot_properties are texts, and {key!r}: {value!r} is not")
+        if any("\ud800" <= char <= "\udfff" for char in key + value):
+            raise InvalidInput(f"The snapshot property {key!r} holds half a character, which UTF-8 cannot write")
         if key.startswith(_RESERVED_SUMMARY):
             raise InvalidInput(f"The snapshot property {key!r} is reserved", advice="Use a prefix of your own")
         if key.startswith(_TABLE_PROPERTY_PREFIXES):

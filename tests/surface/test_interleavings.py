@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -303,3 +304,85 @@ def test_a_sidecar_that_cannot_be_read_for_a_moment_is_tried_again(
         tx.commit()
         assert failed
         assert pairs(table) == [(2, 0), (3, 0)]
+
+
+# Who may do what
+
+
+def test_a_forked_childs_copy_of_a_transaction_touches_nothing(tmp_path: Path) -> None:
+    with frazil.connect(str(tmp_path / "lake")) as lake:
+        lake.create_namespace("s")
+        table = lake.create_table("s.t", "id bigint not null, v bigint")
+        with lake.transaction() as tx:
+            tx.table("s.t").append(rows((1, 1)))
+            child = os.fork()
+            if child == 0:
+                code = 1
+                try:
+                    tx.rollback()
+                    tx.commit()
+                except frazil.InvalidInput:
+                    code = 0
+                finally:
+                    os._exit(code)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert pairs(table) == [(1, 1)]
+
+
+@pytest.mark.parametrize("verb", ["overwrite", "upsert", "replace_partitions"])
+def test_a_refused_write_leaves_the_schema_alone(lake: frazil.Lake, table: frazil.Table, verb: str) -> None:
+    table.append(rows((1, 1)))
+    before = table.metadata_location
+    new = [{"id": 5, "v": 5, "extra": "x"}, {"id": 5, "v": 6, "extra": "y"}]
+    extra: dict[str, Any] = {"where": "id = 1"} if verb == "overwrite" else {}
+    with pytest.raises(frazil.InvalidInput):
+        getattr(table, verb)(new, merge_schema=True, **extra)
+    assert table.metadata_location == before
+    assert [field.name for field in table.schema.fields] == ["id", "v"]
+
+
+@pytest.mark.parametrize("verb", ["overwrite", "upsert"])
+def test_a_dry_run_knows_the_new_columns(table: frazil.Table, verb: str) -> None:
+    table.append(rows((1, 1)))
+    before = table.metadata_location
+    extra: dict[str, Any] = {"where": "id = 5"} if verb == "overwrite" else {}
+    new = [{"id": 5, "v": 5, "extra": "x"}]
+    assert getattr(table, verb)(new, merge_schema=True, dry_run=True, **extra).rows_inserted == 1
+    assert table.metadata_location == before
+    getattr(table, verb)(new, merge_schema=True, **extra)
+    assert table.scan(where="extra = 'x'").count() == 1
+
+
+@pytest.mark.parametrize("verb", ["append", "overwrite", "upsert", "replace_partitions"])
+def test_one_commit_id_is_one_number_of_rows(lake: frazil.Lake, verb: str) -> None:
+    table = lake.create_table("s.i", "id bigint not null, v bigint", keys=["id"], partition_by=["v"])
+    extra: dict[str, Any] = {"where": "true"} if verb == "overwrite" else {}
+    getattr(table, verb)(rows((1, 1)), commit_id="once", **extra)
+    assert getattr(table, verb)(rows((1, 1)), commit_id="once", **extra).already_committed
+    with pytest.raises(frazil.InvalidInput, match="already used"):
+        getattr(table, verb)(rows((1, 1), (2, 2)), commit_id="once", **extra)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda table: table.update({None: 1}, "true"),
+        lambda table: table.update({"v": "'\ud800'"}, "true"),
+        lambda table: table.delete("v = '\ud800'"),
+        lambda table: table.cherry_pick(2**80),
+        lambda table: table.append(rows((9, 9)), snapshot_properties={"a": "\ud800"}),
+        lambda table: table.append(rows((9, 9)), options=5),
+        lambda table: table.append(rows((9, 9)), options={1: 2}),
+        lambda table: table.append(rows((9, 9)), on_phase=5),
+        lambda table: table.append(rows((9, 9)), dry_run="no"),
+        lambda table: table.row_delta(positions="x"),
+        lambda table: table.row_delta(positions={table.files()[0].path: [0.5]}),
+        lambda table: table.row_delta(positions={table.files()[0].path: None}),
+    ],
+)
+def test_strange_input_is_refused_with_a_sentence(table: frazil.Table, call: Any) -> None:
+    table.append(rows((1, 1)))
+    before = table.metadata_location
+    with pytest.raises(frazil.FrazilError):
+        call(table)
+    assert table.metadata_location == before

@@ -119,9 +119,23 @@ def print_table(facts: Mapping[str, Any]) -> None:
 
 
 def _head_sentence(head: Mapping[str, Any]) -> str:
-    rows = head["summary"].get("total-records", "?")
+    rows = _rows(head["summary"])
     files = head["summary"].get("total-data-files", "?")
     return f"{head['snapshot_id']} ({head['operation']}, {head['committed_at']}): {rows} rows in {files} files"
+
+
+def _rows(summary: Mapping[str, str]) -> str:
+    """How many rows there are: those of the files, without those marked as deleted. Keys may hit any number of rows."""
+    records, marked = summary.get("total-records", ""), summary.get("total-position-deletes", "0")
+    if not records.isdigit() or not marked.isdigit():
+        return "?"
+    by_key = summary.get("total-equality-deletes", "0") != "0"
+    return f"{'at most ' if by_key else ''}{int(records) - int(marked)}"
+
+
+def _deleted(summary: Mapping[str, str]) -> int | None:
+    counts = [summary.get(key, "") for key in ("deleted-records", "added-position-deletes")]
+    return sum(int(each) for each in counts if each.isdigit()) or None
 
 
 def history(lake: Lake, name: str, branch: str, limit: int) -> list[dict[str, Any]]:
@@ -146,8 +160,8 @@ def print_history(found: list[dict[str, Any]]) -> None:
             each["snapshot_id"],
             each["operation"],
             each["summary"].get("added-records"),
-            each["summary"].get("deleted-records"),
-            each["summary"].get("total-records"),
+            _deleted(each["summary"]),
+            _rows(each["summary"]),
         ]
         for each in found
     )

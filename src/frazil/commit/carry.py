@@ -172,7 +172,8 @@ class _Tracker:
                 self._conflict(
                     Check.NO_NEW_DELETE_FILES,
                     change,
-                    f"{_count(tracked.seen & rows)} that this transaction read were deleted from {_name(path)}",
+                    f"{_count(tracked.seen & rows)} that this transaction read {_was(tracked.seen & rows)} deleted "
+                    f"from {_name(path)}",
                     (path,),
                 )
 
@@ -189,7 +190,7 @@ class _Tracker:
                 Check.ROW_OWNER,
                 change,
                 f"{_count(twice)} of {_name(tracked.file.file_path)} that this {self._write.name} changes "
-                f"were changed or deleted by another writer (position {twice[0]}{' …' if len(twice) > 1 else ''})",
+                f"{_was(twice)} changed or deleted by another writer (position {twice[0]}{_more(twice)})",
                 (tracked.file.file_path,),
             )
 
@@ -208,15 +209,15 @@ class _Tracker:
                 self._conflict(
                     Check.NO_NEW_DELETES,
                     change,
-                    f"{_count(hit)} of {_name(path)} that this {self._write.name} changes were replaced or deleted "
-                    "by key",
+                    f"{_count(hit)} of {_name(path)} that this {self._write.name} changes {_was(hit)} replaced or "
+                    "deleted by key",
                     (path,),
                 )
             if tracked.seen and (hit := self._look.hit_by_keys(entry, tracked.file, tracked.seen)):
                 self._conflict(
                     Check.NO_NEW_DELETE_FILES,
                     change,
-                    f"{_count(hit)} that this transaction read were replaced or deleted by key in {_name(path)}",
+                    f"{_count(hit)} that this transaction read {_was(hit)} replaced or deleted by key in {_name(path)}",
                     (path,),
                 )
 
@@ -283,15 +284,16 @@ class _Tracker:
             self._conflict(
                 Check.ROW_OWNER,
                 change,
-                f"{_count(lost)} of {_name(path)} that this {self._write.name} changes were changed or deleted by "
-                f"another writer (position {lost[0]}{' …' if len(lost) > 1 else ''})",
+                f"{_count(lost)} of {_name(path)} that this {self._write.name} changes {_was(lost)} changed or deleted "
+                f"by another writer (position {lost[0]}{_more(lost)})",
                 (path,),
             )
         if tracked.seen - carried:
             self._conflict(
                 Check.NO_REMOVED_ROWS,
                 change,
-                f"{_count(tracked.seen - carried)} that this transaction read were taken out of {_name(path)}",
+                f"{_count(tracked.seen - carried)} that this transaction read {_was(tracked.seen - carried)} taken out "
+                f"of {_name(path)}",
                 (path,),
             )
         self._forget_copies(tracked, tracked.copied_rows - carried)
@@ -475,6 +477,14 @@ def _range(first: int, length: int) -> Rows:
 
 def _count(rows: Rows) -> str:
     return "1 row" if len(rows) == 1 else f"{len(rows)} rows"
+
+
+def _was(rows: Rows) -> str:
+    return "was" if len(rows) == 1 else "were"
+
+
+def _more(rows: Rows) -> str:
+    return " …" if len(rows) > 1 else ""
 
 
 def _name(path: str) -> str:

@@ -220,7 +220,8 @@ class Chain:
         escapes = bool(by_key and step.write.copies and step is not self._writes[0])
         if not escapes and (carried.is_unmoved(step.write) or self._stands_alone(step)):
             return ()
-        culprit = by_key[0] if escapes else since.changes[-1]
+        busy = [change for change in since.changes if change.removed or change.deletes]
+        culprit = by_key[0] if escapes else busy[-1]
         return (
             Conflict(
                 Check.FILES_EXIST,

@@ -148,5 +148,9 @@ Operation = Write | MetadataChange
 
 def digest(verb: str, **parameters: object) -> str:
     """Names an operation, so that one commit id means one operation. Values are hashed: they may be personal."""
-    text = orjson.dumps([verb, parameters], option=orjson.OPT_SORT_KEYS, default=str)
+    try:
+        text = orjson.dumps([verb, parameters], option=orjson.OPT_SORT_KEYS, default=str)
+    except TypeError:
+        # What JSON has no form for: half a character, a number beyond 64 bits, a key that is no text.
+        text = repr((verb, sorted(parameters.items()))).encode(errors="backslashreplace")
     return hashlib.sha256(text).hexdigest()[:16]

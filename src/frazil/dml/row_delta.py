@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import pyarrow as pa
 from pyroaring import BitMap64
@@ -42,6 +42,8 @@ def row_delta(
 
 def _take_out(draft: Draft, positions: Mapping[str, Sequence[int]], *, live_on: bool) -> int:
     view = draft.view
+    if not isinstance(positions, Mapping):
+        raise InvalidInput(f"positions are a dict of data files with their row numbers, not {positions!r}")
     everything = parse_filter(None, view.schema)
     live = {task.file.file_path: task for task in view.tasks(everything)}
     count = 0
@@ -60,6 +62,9 @@ def _take_out(draft: Draft, positions: Mapping[str, Sequence[int]], *, live_on: 
 
 
 def _rows(task: FileTask, numbers: Sequence[int]) -> BitMap64:
+    plain = not isinstance(numbers, str | bytes | None) and isinstance(numbers, Iterable)
+    if not plain or any(type(each) is not int for each in numbers):
+        raise InvalidInput(f"The positions of {task.file.file_path} are not a list of row numbers")
     try:
         rows = BitMap64(numbers)
     except (TypeError, OverflowError, ValueError) as error:
