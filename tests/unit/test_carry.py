@@ -232,6 +232,15 @@ def test_what_is_not_touched_stays_as_it_was_staged() -> None:
     assert carried(write, DELETED_SOME).is_unmoved(write)
 
 
+def test_a_delete_file_with_positions_elsewhere_is_not_read() -> None:
+    bounds = {2147483545: (7).to_bytes(8, "little")}
+    elsewhere = replace(THEIR_MARK.file, file_path="unknown", lower_bounds=bounds, upper_bounds=bounds)
+    change = theirs("overwrite", deletes=(replace(THEIR_MARK, file=elsewhere),), added=added(H))
+    assert carried(marking(U, 4), change).conflicts == ()
+    with pytest.raises(KeyError):
+        carried(marking(U, 7), change)
+
+
 def test_p19_a_row_deleted_meanwhile_does_not_come_back_in_a_copy() -> None:
     found = carried(copying(U, 1), DELETED_SOME)
     # Row 4 of f is row 3 of the copy, which lacks row 1.

@@ -16,7 +16,7 @@ from frazil.commit.checks import Check, Look
 from frazil.commit.operations import Kind, Write
 from frazil.format.metadata import TableMetadata
 from frazil.model import Change, Conflict, Content, DataFile, Entry, Lineage, Run
-from frazil.read.plan import named_file
+from frazil.read.plan import POSITION_FIELD, named_file
 
 Rows = BitMap64
 
@@ -156,13 +156,12 @@ class _Tracker:
     def _position_deletes(self, deletes: DataFile, change: Change) -> None:
         named = named_file(deletes)
         paths = self._of_interest() if named is None else {named} if self._is_of_interest(named) else set()
-        if not paths:
+        near = {path: tracked for path in paths if (tracked := self._marked(path, deletes)) is not None}
+        if not near:
             return
         found = self._look.positions(deletes)
-        for path in paths & found.keys():
-            tracked = self._interest(path)
-            if tracked is None:
-                continue
+        for path in near.keys() & found.keys():
+            tracked = near[path]
             if named is not None:
                 tracked.marks.append(deletes)
             rows = found[path]
@@ -176,6 +175,18 @@ class _Tracker:
                     f"from {_name(path)}",
                     (path,),
                 )
+
+    def _marked(self, path: str, deletes: DataFile) -> _Tracked | None:
+        """A file whose rows a delete file may hit, by the bounds of its positions."""
+        tracked = self._interest(path)
+        if tracked is None:
+            return None
+        lower, upper = (bounds.get(POSITION_FIELD) for bounds in (deletes.lower_bounds, deletes.upper_bounds))
+        if lower is None or upper is None:
+            return tracked
+        first, last = (int.from_bytes(each, "little", signed=True) for each in (lower, upper))
+        rows = tracked.gone | tracked.seen
+        return tracked if first <= last and rows.range_cardinality(first, last + 1) else None
 
     def _must_be_free(self, tracked: _Tracked, rows: Rows, change: Change) -> None:
         """One row has one writer. To delete a row twice is harmless; to change a row that is gone is not."""
