@@ -38,7 +38,7 @@ def test_interleaved_transactions_equal_the_model(seed: int) -> None:
 def test_eight_random_writers_equal_the_model(catalog: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path}/catalog.db" if catalog == "sqlite" else request.getfixturevalue("postgres_uri")
     place, seed = Place(uri, f"file://{tmp_path}/warehouse"), 1 if catalog == "sqlite" else 2
-    found = processes.history(place, interleave.layout_of(seed), seed, 12, tmp_path)
+    found = processes.history(place, interleave.layout_of(seed), seed, 40, tmp_path)
     print(f"{found.rate:.1f} commits/s", statistics(found.records, found.verdict), sep="\n")
     assert found.verdict.divergence is None, f"logs in {tmp_path}\n{found.verdict.divergence}"
     assert found.verdict.compared == found.verdict.commits > 60
