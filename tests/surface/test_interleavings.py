@@ -11,6 +11,7 @@ import pytest
 
 import frazil
 from frazil.commit.loop import Phase
+from surface.matrix import losing_a_race
 
 MODES = ["merge-on-read", "copy-on-write"]
 
@@ -235,6 +236,20 @@ def test_a_row_of_ones_own_is_younger_than_a_delete_by_key(lake: frazil.Lake, ta
         tx.table("s.t").update({"v": "1"}, "id = 9")
         table.upsert(rows((9, 5)))
     assert pairs(table) == [(9, 1), (9, 5)]
+
+
+def test_a_later_step_reads_what_an_earlier_one_wrote_also_after_a_lost_race(lake: frazil.Lake) -> None:
+    table = lake.create_table("s.l", "id bigint not null, p string", partition_by=["p"], keys=["id"])
+    table.append([{"id": 1, "p": "x"}])
+    tx = lake.transaction()
+    mine = tx.table("s.l")
+    mine.upsert([{"id": 3, "p": "c"}, {"id": 9, "p": "a"}])
+    mine.update({"id": "4"}, "id = 3")
+    with losing_a_race(lake, lambda: table.append([{"id": 2, "p": "x"}])):
+        done = tx.commit()
+    assert done is not None
+    assert done.attempts == 2
+    assert sorted(row["id"] for row in table.scan().to_arrow().to_pylist()) == [1, 2, 4, 9]
 
 
 # Deletes

@@ -167,7 +167,7 @@ class OperationManifests:
                 continue
             left -= mine
             new = self._once(
-                (manifest.manifest_path, mine),
+                (_identity(manifest), mine),
                 head,
                 manifest.partition_spec_id,
                 manifest.content,
@@ -199,7 +199,7 @@ class OperationManifests:
     def _merge(self, group: Sequence[Manifest], head: TableMetadata, place: Place) -> Manifest:
         if len(group) == 1:
             return group[0]
-        key = tuple(manifest.manifest_path for manifest in group)
+        key = tuple(_identity(manifest) for manifest in group)
         first = group[0]
 
         def entries() -> list[Entry]:
@@ -227,3 +227,10 @@ class OperationManifests:
             )
             self._entries[path] = held
         return self._new[key]
+
+
+def _identity(manifest: Manifest) -> tuple[str, int]:
+    """What a manifest says. One that an earlier step of this commit wrote gets another number with each attempt, and
+    with it everything that its entries inherit.
+    """
+    return manifest.manifest_path, manifest.sequence_number
