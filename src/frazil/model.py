@@ -83,6 +83,10 @@ def _split_dotted(text: str) -> tuple[str, ...]:
     return (*parts, current)
 
 
+PATH_FIELD, POSITION_FIELD = 2147483546, 2147483545
+"""The specification's reserved ids of the columns of a position delete file."""
+
+
 class Content(enum.IntEnum):
     """What a file holds; the numbers are the Iceberg specification's."""
 

@@ -276,7 +276,8 @@ class Verbs(TableChanges):
     ) -> Commit:
         """Put small files together, and leave deleted rows out. The rows stay the same, and so does their order.
 
-        It never makes another writer fail: whatever they delete meanwhile is deleted from its output, too.
+        Whatever others delete meanwhile is deleted from its output, too, and their deletes and updates follow the rows
+        into it.
         """
         if strategy != "binpack" or by is not None:
             raise Unsupported("compact() only bin-packs in this release", advice="Leave strategy and by out")

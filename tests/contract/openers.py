@@ -33,6 +33,8 @@ class Opener:
     """Makes an empty catalog for one test and says where it is; request.addfinalizer cleans up."""
     processes: bool = True
     """May other processes open it?"""
+    ours: bool = True
+    """Does it keep changes and name all tables at one instant? Said here, so that a catalog that stops is noticed."""
     notyet: Mapping[str, str] = field(default_factory=dict)
     """Tests that the software behind this catalog cannot pass, each with the reason; they are skipped with it."""
 
@@ -67,6 +69,7 @@ OPENERS: list[Opener] = [
     Opener(
         "pyiceberg-sql",
         _pyiceberg_sql,
+        ours=False,
         notyet={
             "test_a_table_and_the_drop_of_its_namespace_exclude_each_other": "PyIceberg looks for tables, then drops",
             "test_a_drop_and_a_swap_never_bring_a_dropped_table_back": "PyIceberg's drop does not say what it dropped",
@@ -75,6 +78,7 @@ OPENERS: list[Opener] = [
     Opener(
         "glue",
         _glue,
+        ours=False,
         notyet={
             "test_a_table_and_the_drop_of_its_namespace_exclude_each_other": "PyIceberg looks for tables, then drops",
             "test_a_drop_and_a_swap_never_bring_a_dropped_table_back": "PyIceberg's drop does not say what it dropped",

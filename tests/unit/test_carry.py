@@ -204,13 +204,13 @@ ROWS: list[tuple[str, Write, Change, Check | None]] = [
 @pytest.mark.parametrize(("write", "change", "verdict"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS])
 def test_verdict(write: Write, change: Change, verdict: Check | None, isolation: Isolation) -> None:
     """What rows one takes out of files is decided alike at both levels."""
-    carried = carry(write, [change], Fake(**LOOK), HEAD, REQUIRED[write.kind, isolation])
+    carried = carry(write, [change], Fake(**LOOK), REQUIRED[write.kind, isolation])
     assert [each.check for each in carried.conflicts] == ([] if verdict is None else [verdict])
     assert all(each.snapshot_id == 2 and each.detail and each.advice for each in carried.conflicts)
 
 
 def carried(write: Write, *changes: Change, **look: Any) -> Carried:
-    return carry(write, changes, Fake(**{**LOOK, **look}), HEAD, REQUIRED[write.kind, SERIALIZABLE])
+    return carry(write, changes, Fake(**{**LOOK, **look}), REQUIRED[write.kind, SERIALIZABLE])
 
 
 def test_a_delete_follows_its_row_into_the_compacted_file() -> None:
@@ -353,7 +353,7 @@ def test_rows_that_were_read_are_only_looked_up_where_a_delete_by_key_may_reach_
     look = Fake(**{**LOOK, "seen": {"f": (F, rows(4)), "g": (G, rows(4))}})
     asked: list[str] = []
     look.on_rows = asked.append
-    carry(reading(), [UPSERTED, UPSERTED], look, HEAD, REQUIRED[Kind.APPEND, SERIALIZABLE])
+    carry(reading(), [UPSERTED, UPSERTED], look, REQUIRED[Kind.APPEND, SERIALIZABLE])
     assert asked == ["f"]
 
 

@@ -417,10 +417,9 @@ def test_a_reader_that_leaves_early_is_no_error(lake: Path, command: str) -> Non
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("place", ["/dev/full", "&-"])
+# Only Linux has the device that is always full; there it must be, so the case cannot go missing unseen.
+@pytest.mark.parametrize("place", ["/dev/full", "&-"] if sys.platform == "linux" else ["&-"])
 def test_an_answer_that_cannot_be_written_is_a_sentence(lake: Path, place: str) -> None:
-    if place == "/dev/full" and not Path(place).exists():
-        pytest.skip("this system has no /dev/full")
     done = shell(lake, f"frazil show shop.events >{place}")
     assert done.returncode == 4
     assert done.stderr.startswith("frazil: The answer cannot be written to stdout")

@@ -23,8 +23,7 @@ from pyroaring import BitMap64
 from frazil.errors import CorruptMetadata, StorageError
 from frazil.format.filters import parse_filter
 from frazil.format.storage import Storage
-from frazil.model import Content, DataFile, Lineage, Run
-from frazil.read import plan as planning
+from frazil.model import PATH_FIELD, POSITION_FIELD, Content, DataFile, Lineage, Run
 from frazil.read.arrow import Reading
 from frazil.read.deletes import Deletes
 from frazil.read.plan import FileTask
@@ -32,7 +31,7 @@ from frazil.read.positions import key_positions, matching_positions, rows_with_m
 from frazil.runtime import SYSTEM
 from frazil.stage import deletes as staged_deletes
 from frazil.stage.arrow import stage_copies
-from frazil.stage.deletes import PATH_ID, POSITION_ID, key_schema, stage_keys, stage_positions
+from frazil.stage.deletes import key_schema, stage_keys, stage_positions
 from frazil.stage.lineage import read_lineage, write_lineage
 from unit.written import Row, Written
 
@@ -105,8 +104,8 @@ def test_a_position_delete_file_is_as_the_specification_says(table: Written) -> 
     (made,) = positions(table, {data.file_path: BitMap64([7, 3])}, data)
     assert (made.content, made.record_count) == (Content.POSITION_DELETES, 2)
     assert made.referenced_data_file == data.file_path
-    assert made.lower_bounds[PATH_ID] == made.upper_bounds[PATH_ID] == data.file_path.encode()
-    assert [struct.unpack("<q", bound[POSITION_ID])[0] for bound in (made.lower_bounds, made.upper_bounds)] == [3, 7]
+    assert made.lower_bounds[PATH_FIELD] == made.upper_bounds[PATH_FIELD] == data.file_path.encode()
+    assert [struct.unpack("<q", bound[POSITION_FIELD])[0] for bound in (made.lower_bounds, made.upper_bounds)] == [3, 7]
     assert made.file_size_in_bytes == Path(made.file_path).stat().st_size
     assert made.sort_order_id is None
     held = pq.ParquetFile(made.file_path)
@@ -114,7 +113,7 @@ def test_a_position_delete_file_is_as_the_specification_says(table: Written) -> 
         {"file_path": data.file_path, "pos": 3},
         {"file_path": data.file_path, "pos": 7},
     ]
-    assert ids_in_file(made.file_path) == {"file_path": planning.PATH_FIELD, "pos": planning.POSITION_FIELD}
+    assert ids_in_file(made.file_path) == {"file_path": 2147483546, "pos": 2147483545}
     assert [held.schema.column(i).max_definition_level for i in range(2)] == [0, 0]  # both required
     assert held.metadata.row_group(0).column(0).compression == "ZSTD"
 

@@ -25,8 +25,8 @@ from frazil.format.filters import parse_filter
 from frazil.format.manifests import read_manifest, read_manifest_list
 from frazil.format.metadata import TableMetadata
 from frazil.format.storage import Storage
-from frazil.model import DataFile
-from frazil.read.plan import PATH_FIELD, ScanPlan, plan
+from frazil.model import PATH_FIELD, DataFile
+from frazil.read.plan import ScanPlan, plan
 from unit.written import Written
 
 

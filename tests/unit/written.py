@@ -20,8 +20,7 @@ from frazil.format.filters import parse_filter
 from frazil.format.manifests import DATA_MANIFEST, DELETE_MANIFEST, write_manifest, write_manifest_list
 from frazil.format.metadata import TableMetadata
 from frazil.format.storage import Storage
-from frazil.model import Content, DataFile, Entry, Manifest, Status
-from frazil.read.plan import PATH_FIELD, POSITION_FIELD
+from frazil.model import PATH_FIELD, POSITION_FIELD, Content, DataFile, Entry, Manifest, Status
 from frazil.read.scan import Scan, resolve_snapshot
 
 Row = dict[str, Any]

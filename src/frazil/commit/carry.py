@@ -14,9 +14,8 @@ from pyroaring import BitMap64
 
 from frazil.commit.checks import Check, Look
 from frazil.commit.operations import Kind, Write
-from frazil.format.metadata import TableMetadata
-from frazil.model import Change, Conflict, Content, DataFile, Entry, Lineage, Run
-from frazil.read.plan import POSITION_FIELD, named_file
+from frazil.model import POSITION_FIELD, Change, Conflict, Content, DataFile, Entry, Lineage, Run
+from frazil.read.plan import named_file
 
 Rows = BitMap64
 
@@ -62,9 +61,9 @@ def unmoved(write: Write) -> Carried:
     return Carried(write.removed, {}, {}, write.added, write.deletes, write.removed_deletes)
 
 
-def carry(write: Write, changes: Sequence[Change], look: Look, head: TableMetadata, checks: Iterable[Check]) -> Carried:
+def carry(write: Write, changes: Sequence[Change], look: Look, checks: Iterable[Check]) -> Carried:
     """Follow the operation's rows through the winners' changes, oldest first."""
-    tracker = _Tracker(write, look, head, frozenset(checks))
+    tracker = _Tracker(write, look, frozenset(checks))
     for change in changes:
         tracker.follow(change)
     return tracker.result()
@@ -109,10 +108,9 @@ class _Tracked:
 
 
 class _Tracker:
-    def __init__(self, write: Write, look: Look, head: TableMetadata, checks: frozenset[Check]) -> None:
+    def __init__(self, write: Write, look: Look, checks: frozenset[Check]) -> None:
         self._write = write
         self._look = look
-        self._head = head
         self._checks = checks
         self._replaces = write.kind in (Kind.OVERWRITE, Kind.REPLACE_PARTITIONS)
         # An upsert's rows are the same whether or not there was a row to replace.

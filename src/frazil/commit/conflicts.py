@@ -83,7 +83,7 @@ def row_conflicts(
         return unmoved(write), ()
     if Check.ADDED_ONCE in wanted and (twice := _added_twice(write, history)):
         return unmoved(write), twice
-    carried = carry(write, history.changes, look, head, wanted)
+    carried = carry(write, history.changes, look, wanted)
     if Check.NO_ADDED_ROWS in wanted:
         return carried, (*carried.conflicts, *_added_rows(write, history.changes, look, head))
     # Two that put rows in the place of the same ones: what the first put there would be left beside what I do.

@@ -47,6 +47,8 @@ class OperationManifests:
         """New manifest → what it holds, for a merge that takes it in."""
         self._position_deletes: dict[tuple[str, bytes], DataFile] = {}
         self._sidecars: list[str] = []
+        self._unmoved_sidecar: str | None = None
+        """The record of the write as it was staged, the same for every attempt that nobody moved."""
         self._held: dict[str, frozenset[str]] = {}
         """Manifest → those of the files to take out that it holds; manifests never change."""
         self._used: set[str] = set()
@@ -130,9 +132,13 @@ class OperationManifests:
             return None
         if carried.lineage is None and self._write.lineage_path is not None:
             return self._write.lineage_path
+        if carried.lineage is None and self._unmoved_sidecar is not None:
+            return self._unmoved_sidecar
         lineage = carried.lineage or Lineage(self._write.copies, self._write.moved)
         path = write_lineage(self._storage, self._runtime, head, lineage)
         self._sidecars.append(path)
+        if carried.lineage is None:
+            self._unmoved_sidecar = path
         return path
 
     @property

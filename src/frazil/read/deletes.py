@@ -24,10 +24,10 @@ from pyroaring import BitMap64
 from frazil.errors import CorruptMetadata
 from frazil.format.metadata import TableMetadata
 from frazil.format.storage import Storage
-from frazil.model import Content, DataFile
+from frazil.model import PATH_FIELD, POSITION_FIELD, Content, DataFile
 from frazil.read.layout import Array, Layout, convert, fetch, file_layout
 from frazil.read.parquet import opened
-from frazil.read.plan import PATH_FIELD, POSITION_FIELD, DeleteRef
+from frazil.read.plan import DeleteRef
 
 pc: Any = pyarrow.compute
 arrow: Any = pa

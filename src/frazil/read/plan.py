@@ -19,10 +19,8 @@ from frazil.format.manifests import DATA_MANIFEST, iter_manifest, read_manifest,
 from frazil.format.metadata import TableMetadata
 from frazil.format.partitions import reaches_everything
 from frazil.format.storage import Storage, is_local
-from frazil.model import Content, DataFile, Entry, Manifest, Snapshot
+from frazil.model import PATH_FIELD, Content, DataFile, Entry, Manifest, Snapshot
 
-PATH_FIELD, POSITION_FIELD = 2147483546, 2147483545
-"""The specification's reserved ids of a position delete's columns."""
 _REMOTE_THREADS = 8
 _NO_PARTITION: tuple[Any, ...] = ()
 

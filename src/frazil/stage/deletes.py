@@ -21,14 +21,12 @@ from frazil.format.metadata import TableMetadata
 from frazil.format.partitions import partition_key
 from frazil.format.schemas import Same
 from frazil.format.storage import Storage, storage_error
-from frazil.model import Content, DataFile
+from frazil.model import PATH_FIELD, POSITION_FIELD, Content, DataFile
 from frazil.runtime import SYSTEM, Runtime
 from frazil.stage.arrow import Layout, OpenFile, Staging, discard, layout_for
 from frazil.stage.conform import conform_to
 
 arrow: Any = pa
-PATH_ID, POSITION_ID = 2147483546, 2147483545
-"""The specification's reserved ids of a position delete file's columns."""
 _GROUP_ROWS = 1 << 20
 _SUFFIX = "-deletes"
 
@@ -40,8 +38,8 @@ def _column(name: str, field_id: int, kind: Any) -> Any:
 _POSITIONS = pa.schema(
     [
         # One path, repeated: as a dictionary it takes four bytes a row in memory.
-        _column("file_path", PATH_ID, arrow.dictionary(pa.int32(), pa.string())),
-        _column("pos", POSITION_ID, pa.int64()),
+        _column("file_path", PATH_FIELD, arrow.dictionary(pa.int32(), pa.string())),
+        _column("pos", POSITION_FIELD, pa.int64()),
     ]
 )
 
@@ -142,13 +140,13 @@ def _described(opened: OpenFile, size: int, file: DataFile, rows: BitMap64) -> D
         partition=file.partition,
         content=Content.POSITION_DELETES,
         column_sizes={
-            PATH_ID: sum(group.column(0).total_compressed_size for group in groups),
-            POSITION_ID: sum(group.column(1).total_compressed_size for group in groups),
+            PATH_FIELD: sum(group.column(0).total_compressed_size for group in groups),
+            POSITION_FIELD: sum(group.column(1).total_compressed_size for group in groups),
         },
-        value_counts={PATH_ID: len(rows), POSITION_ID: len(rows)},
-        null_value_counts={PATH_ID: 0, POSITION_ID: 0},
-        lower_bounds={PATH_ID: path, POSITION_ID: struct.pack("<q", rows.min())},
-        upper_bounds={PATH_ID: path, POSITION_ID: struct.pack("<q", rows.max())},
+        value_counts={PATH_FIELD: len(rows), POSITION_FIELD: len(rows)},
+        null_value_counts={PATH_FIELD: 0, POSITION_FIELD: 0},
+        lower_bounds={PATH_FIELD: path, POSITION_FIELD: struct.pack("<q", rows.min())},
+        upper_bounds={PATH_FIELD: path, POSITION_FIELD: struct.pack("<q", rows.max())},
         split_offsets=tuple(sorted(_start(group.column(0)) for group in groups)),
         referenced_data_file=file.file_path,
     )
