@@ -17,6 +17,7 @@ from frazil.errors import InvalidInput
 from frazil.format.evolution import Name
 from frazil.format.metadata import MAIN, TableMetadata
 from frazil.format.properties import checked_properties
+from frazil.format.times import Moment, milliseconds
 from frazil.model import Commit
 from frazil.table_reads import TableReads
 
@@ -214,6 +215,31 @@ class TableChanges(TableReads):
             "remove_properties",
             {"keys": keys},
             lambda base: binding.make_property_change(base, removals=keys),
+            retry,
+            commit_id,
+        )
+
+    # History
+
+    def expire_snapshots(
+        self,
+        older_than: Moment | None = None,
+        retain_last: int | None = None,
+        *,
+        retry: Retry | None = None,
+        commit_id: str | None = None,
+    ) -> Commit:
+        """Forget snapshots older than a moment, with the last ``retain_last`` of every branch kept.
+
+        No file is deleted: the table stops naming them, and what nothing names is for orphan removal. By default the
+        table's ``history.expire.*`` properties decide (5 days, 1 snapshot); a branch's or tag's own rule wins. What a
+        branch or a tag names when the commit lands is kept, whoever made it meanwhile.
+        """
+        limit = None if older_than is None else milliseconds(older_than, "older_than")
+        return self._make(
+            "expire_snapshots",
+            {"older_than": limit, "retain_last": retain_last},
+            lambda base: binding.make_expire_snapshots(base, limit, retain_last),
             retry,
             commit_id,
         )

@@ -208,6 +208,15 @@ def test_p29_prepare_adds_what_no_commit_may_lack(catalog: ForeignCatalog) -> No
     )
 
 
+def test_p29_two_expiries_of_one_snapshot_do_not_break_each_other(catalog: ForeignCatalog) -> None:
+    _two_snapshots(catalog)
+    head = catalog.load(EVENTS)
+    expiry = [{"action": "remove-snapshots", "snapshot-ids": [_oldest(head)]}]
+    landed(catalog, expiry)
+    # No ref has moved, and PyIceberg says that there is no such snapshot: the next attempt sees it, too.
+    assert send(catalog, head, expiry) == Stale(catalog.load(EVENTS).location)
+
+
 def test_p29_a_commit_to_a_dropped_table_does_not_bring_it_back(catalog: ForeignCatalog) -> None:
     head = catalog.load(EVENTS)
     catalog.drop(EVENTS)

@@ -7,6 +7,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 
 from frazil.commit.loop import Phase
+from frazil.errors import ConflictError
 from frazil.lake import Lake
 from frazil.model import Commit
 from frazil.table import Table
@@ -103,6 +104,45 @@ def test_java_expires_snapshots_of_frazil_and_both_read_on(place: Place) -> None
     assert sorted(row["id"] for row in table.rows()) == [0, 1, 2, 3, 4]
     kept = place.pyiceberg().load_table("shop.events").snapshots()
     assert all(local_path(snapshot.manifest_list).exists() for snapshot in kept)
+
+
+def test_java_reads_and_writes_on_after_frazil_expired_snapshots(place: Place) -> None:
+    with place.lake() as lake:
+        events, table = _table(place, lake)
+        for number in range(5):
+            events.append([{"id": number}])
+        tagged = _snapshot_id(events.append([{"id": 5}]))
+        events.create_tag("kept", tagged)
+        events.delete("id = 0")
+        last = _snapshot_id(events.append([{"id": 6}]))
+        assert events.expire_snapshots(older_than=10**15, retain_last=1).changed
+        seen = table.metadata()
+        assert [each["snapshot_id"] for each in seen["snapshots"]] == [tagged, last]
+        assert [each["snapshot_id"] for each in seen["history"]] == [last]
+        assert sorted(row["id"] for row in table.rows()) == [1, 2, 3, 4, 5, 6]
+        table.append([{"id": 7}])
+        assert ids(events.scan()) == [1, 2, 3, 4, 5, 6, 7]
+        # Java finds nothing more to expire than its own append made old.
+        table.expire_all_but_head()
+        assert len(events.history()) == 2
+        assert ids(events.scan(ref="kept")) == [0, 1, 2, 3, 4, 5]
+        assert ids(events.scan()) == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_p18_a_delete_whose_base_java_expired_with_its_files_is_told_so(sqlite_place: Place) -> None:
+    with sqlite_place.lake() as lake:
+        events, table = _table(sqlite_place, lake)
+        events.append([{"id": 1}, {"id": 2}])
+        late = lake.transaction()
+        late.table("shop.events").delete("id = 1")
+        for number in range(10, 13):
+            table.append([{"id": number}])
+        table.expire_all_but_head()
+        # Another process has nothing in memory.
+        lake.storage.parsed = type(lake.storage.parsed)()
+        with pytest.raises(ConflictError, match="has expired and its files were removed"):
+            late.commit()
+        assert ids(events.scan()) == [1, 2, 10, 11, 12]
 
 
 def test_history_reads_the_same_in_java(sqlite_place: Place) -> None:

@@ -14,7 +14,7 @@ import pytest
 from frazil.catalog.base import Catalog, Committed, Outcome, Prepared, Stale, Unknown
 from frazil.catalog.memory import MemoryStore
 from frazil.catalog.pointer import PointerCatalog
-from frazil.commit.intents import NewRef, PropertyChange
+from frazil.commit.intents import ExpireSnapshots, NewRef, PropertyChange
 from frazil.commit.loop import CommitContext, Identity, Phase, commit
 from frazil.commit.operations import MetadataChange, Write
 from frazil.commit.retry import Retry
@@ -343,6 +343,57 @@ def test_p9_absence_is_not_believed_when_history_is_broken(world: World) -> None
         world.append("mine")
     assert "history" in str(caught.value)
     assert any("mine" in path for path in world.all_files()), "nothing that might be live is deleted"
+
+
+def test_p9_absence_is_not_believed_when_expiry_broke_the_chain(world: World) -> None:
+    world.append("base")
+
+    def expired(_: Callable[[], Outcome]) -> Outcome:
+        world.append("theirs")
+        world.append("later")
+        world.change(ExpireSnapshots(10**15, 1), Identity("expiry", "d", given=False))
+        return Unknown("connection lost")
+
+    world.referee.script = [expired]
+    with pytest.raises(CommitUnknown, match="history between the base and the head is broken"):
+        world.append("mine")
+    assert any("mine" in path for path in world.all_files()), "nothing that might be live is deleted"
+
+
+@pytest.mark.parametrize("versions", [100, 1])
+def test_p9_a_commit_that_landed_and_expired_is_never_sent_again(world: World, versions: int) -> None:
+    world.append("base")
+    world.change(PropertyChange({"write.metadata.previous-versions-max": str(versions)}))
+
+    def landed_and_expired(swap: Callable[[], Outcome]) -> Outcome:
+        swap()
+        world.append("later")
+        world.change(ExpireSnapshots(10**15, 1), Identity("expiry", "d", given=False))
+        return Unknown("connection lost")
+
+    world.referee.script = [landed_and_expired]
+    if versions == 1:
+        # Not even the log of metadata files knows it any more.
+        with pytest.raises(CommitUnknown, match="history"):
+            world.append("mine")
+    else:
+        assert world.append("mine").attempts == 1
+    assert world.live_files() == ["base", "later", "mine"], "once, not twice"
+
+
+def test_p7_expiry_goes_by_the_catalogs_clock_and_not_by_the_clients() -> None:
+    clock, storage, client = VirtualTime(2_000_000_000.0), Storage(), VirtualTime()
+    store = MemoryStore(runtime=clock.runtime())
+    store.create_namespace(("ns",), {})
+    world = World(storage, Referee(PointerCatalog(store, storage, client.runtime())), client, store)
+    world.referee.create(IDENT, metadata())
+    for name in ("one", "two"):
+        world.append(name)
+    client.now *= 1_000
+    assert not world.change(ExpireSnapshots()).changed
+    clock.now += 6 * 24 * 60 * 60
+    assert world.change(ExpireSnapshots(), Identity("later", "d", given=False)).changed
+    assert len(list(world.referee.load(IDENT).metadata.snapshots())) == 1
 
 
 def _replace_head(world: World, location: str, changes: dict[str, Any]) -> None:

@@ -216,6 +216,10 @@ def current(to: Any) -> Make:
     return lambda base: make.make_set_current(base, to)
 
 
+def expire(older_than: int | None = None, retain_last: int | None = None) -> Make:
+    return lambda base: make.make_expire_snapshots(base, older_than, retain_last)
+
+
 def union(**columns: pa.DataType) -> Make:
     return lambda base: make.make_schema_union(base, pa.schema(list(columns.items())))
 
@@ -490,6 +494,107 @@ def test_a_conflict_over_a_ref_names_the_winners_snapshot() -> None:
     assert conflict.advice
 
 
+# Expiry (rules P7 and P29): mine × theirs → the snapshots that are kept, or the conflict of who comes second
+
+FUTURE = 10**15
+FILE = {"statistics-path": "s", "file-size-in-bytes": 1, "file-footer-size-in-bytes": 1, "blob-metadata": []}
+OLD = TableMetadata(
+    {
+        **BASE.raw,
+        "snapshots": [snapshot(1), snapshot(2, 1), snapshot(3, 2), snapshot(4, 1)],
+        "snapshot-log": [{"snapshot-id": each, "timestamp-ms": 1_000 + each} for each in (1, 2, 3)],
+        "current-snapshot-id": 3,
+        "refs": {"main": {"snapshot-id": 3, "type": "branch"}},
+        "last-sequence-number": 4,
+        "statistics": [{"snapshot-id": each, **FILE} for each in (1, 3)],
+        "partition-statistics": [
+            {"snapshot-id": each, "statistics-path": "p", "file-size-in-bytes": 1} for each in (2, 3)
+        ],
+    }
+)
+
+
+def kept(table: TableMetadata) -> list[int]:
+    return sorted(each.snapshot_id for each in table.snapshots())
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "expected"),
+    [
+        (expire(FUTURE), NONE, [3]),
+        (expire(FUTURE, 2), NONE, [2, 3]),
+        (expire(1_002), NONE, [2, 3, 4]),
+        (expire(FUTURE), (tag("t", 1),), [1, 3]),
+        (expire(FUTURE), (branch("b", 2),), [2, 3]),
+        (expire(FUTURE), (back(2),), [2]),
+        (expire(FUTURE), (expire(1_002),), [3]),
+    ],
+)
+def test_r10_expiry_is_decided_on_the_head_it_finds(mine: Make, theirs: tuple[Make, ...], expected: list[int]) -> None:
+    intent, head = mine(OLD), after(*theirs, head=OLD)
+    assert kept(landed(head, intent)) == expected
+
+
+def test_two_who_expire_the_same_have_both_done_it() -> None:
+    head = after(expire(FUTURE), head=OLD)
+    assert metadata_change(MetadataChange(UUID, expire(FUTURE)(OLD)), head) is None
+
+
+@pytest.mark.parametrize("late", [tag("t", 1), branch("b", 1), current(4), back(1)])
+def test_r10_who_names_a_snapshot_that_expired_meanwhile_is_told(late: Make) -> None:
+    intent = late(OLD)
+    with pytest.raises(IntentConflict, match=r"refs unchanged: .*snapshot [14] is not kept any more: it has expired"):
+        metadata_change(MetadataChange(UUID, intent), after(expire(FUTURE), head=OLD))
+
+
+def test_what_hangs_on_expired_snapshots_goes_with_them() -> None:
+    table = after(expire(1_003), head=OLD)
+    assert kept(table) == [3, 4]
+    assert [each["snapshot-id"] for each in table.raw["statistics"]] == [3]
+    assert [each["snapshot-id"] for each in table.raw["partition-statistics"]] == [3]
+    # As in Iceberg Java: who follows the parents sees that there was one.
+    assert {each["snapshot-id"]: each.get("parent-snapshot-id") for each in table.raw["snapshots"]} == {3: 2, 4: 1}
+
+
+def test_the_log_before_an_expired_snapshot_goes_with_it() -> None:
+    log = [{"snapshot-id": each, "timestamp-ms": 1_000 + each} for each in (1, 4, 2, 3)]
+    table = TableMetadata(
+        {**OLD.raw, "snapshot-log": log, "refs": {**OLD.refs, "t": {"snapshot-id": 1, "type": "tag"}}}
+    )
+    table = after(expire(1_003), head=table)
+    assert (kept(table), table.snapshot_log()) == ([1, 3, 4], [(1_003, 3)])
+
+
+def test_p29_expiry_requires_every_ref_as_it_is() -> None:
+    head = after(tag("t", 2), branch("b", 3), head=OLD)
+    change = metadata_change(MetadataChange(UUID, expire(FUTURE)(head)), head)
+    assert change is not None
+    asserted = {each["ref"]: each["snapshot-id"] for each in change[1] if each["type"] == "assert-ref-snapshot-id"}
+    assert asserted == {"main": 3, "t": 2, "b": 3}
+
+
+def test_p7_age_is_counted_by_the_referees_clock_and_never_behind_the_table() -> None:
+    head = TableMetadata({**OLD.raw, "properties": {"history.expire.max-snapshot-age-ms": "100"}})
+    operation = MetadataChange(UUID, expire()(head))
+    assert metadata_change(operation, head, now_ms=5) is None
+    assert metadata_change(operation, head, now_ms=1_102) is not None
+
+
+def test_the_log_of_a_commit_that_expires_and_moves_main_has_no_gap() -> None:
+    updates, _ = metadata_change(MetadataChange(UUID, expire(FUTURE)(OLD)), OLD) or ((), ())
+    new: list[dict[str, Any]] = []
+    for number in (5, 6, 7, 8):
+        new.append({"action": "add-snapshot", "snapshot": snapshot(number, number - 1)})
+        new.append({"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": number})
+    table = apply(OLD, [*updates, *new], now_ms=3_000, previous_location=None)
+    assert table.snapshot_log() == [(1_003, 3), (3_000, 8)]
+
+
+def test_a_snapshot_that_a_ref_names_is_never_removed() -> None:
+    with pytest.raises(InvalidInput, match="'main' names"):
+        apply(OLD, [{"action": "remove-snapshots", "snapshot-ids": [3]}], now_ms=1, previous_location=None)
+
+
 # What the call itself refuses, before anything is sent
 
 
@@ -532,6 +637,9 @@ BAD: list[tuple[str, Make, str]] = [
     ("not in history", back(3), "not in the history of 'main'"),
     ("key of a property", unset(7), "is a text"),  # type: ignore[arg-type]
     ("bad property", props(**{"commit.retry.num-retries": "x"}), "whole number"),
+    ("bad retention", props(**{"history.expire.min-snapshots-to-keep": "0"}), "from 1 on"),
+    ("nothing retained", expire(retain_last=0), "retain_last must be a whole number above 0, not 0"),
+    ("retained is no number", expire(retain_last=True), "not True"),
 ]
 
 
@@ -816,12 +924,15 @@ CALLS: list[tuple[str, tuple[Any, ...], Mapping[str, Any]]] = [
     ("fast_forward", ("main", "audit"), {}),
     ("rollback_to", (1,), {}),
     ("set_current_snapshot", (3,), {}),
+    ("expire_snapshots", (2_000,), {"retain_last": 1}),
 ]
 
 
 @pytest.mark.parametrize(("verb", "positional", "named"), CALLS, ids=[row[0] for row in CALLS])
 def test_every_call_lands_once_per_commit_id(verb: str, positional: tuple[Any, ...], named: Mapping[str, Any]) -> None:
-    holder = Holder(TableMetadata({**BASE.raw, "properties": {"kept": "1"}}))
+    # The old snapshot that nothing names is there for expiry.
+    snapshots = [*BASE.raw["snapshots"], snapshot(4, 1)]
+    holder = Holder(TableMetadata({**BASE.raw, "snapshots": snapshots, "properties": {"kept": "1"}}))
     before = holder.table
     call = getattr(holder, verb)
     assert not call(*positional, **named, commit_id="once").already_committed

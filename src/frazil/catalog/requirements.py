@@ -49,8 +49,8 @@ def requirements_for(
 def ref_requirements(metadata: TableMetadata, updates: Iterable[Update]) -> Iterator[Json]:
     """The value of every ref that the updates replace; of every ref at all when they expire snapshots.
 
-    A ref that somebody creates meanwhile has no name yet that a requirement could give: expiry must leave out what is
-    young enough to be given one.
+    A ref that somebody creates between the load and the commit has no name yet that a requirement could give; over
+    catalogs of others that gap stays (docs/writes.md).
     """
     for update in updates:
         if update["action"] in _REF_ACTIONS:

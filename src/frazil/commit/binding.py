@@ -15,6 +15,7 @@ from pyiceberg.transforms import BucketTransform, TruncateTransform
 from frazil.commit.intents import (
     AddColumn,
     DropColumns,
+    ExpireSnapshots,
     Intent,
     MakeOptional,
     MoveColumn,
@@ -264,6 +265,19 @@ def make_rollback(base: TableMetadata, snapshot: int | str, branch: str = MAIN) 
 def make_set_current(base: TableMetadata, snapshot: int | str, branch: str = MAIN) -> MoveRef:
     """The branch goes to any snapshot of the table."""
     return _tried(MoveRef(branch, _snapshot_id(base, snapshot), _branch_head(base, branch)), base)
+
+
+def make_expire_snapshots(
+    base: TableMetadata, older_than_ms: int | None = None, retain_last: int | None = None
+) -> ExpireSnapshots:
+    if retain_last is not None and (
+        isinstance(retain_last, bool) or not isinstance(retain_last, int) or retain_last < 1
+    ):
+        raise InvalidInput(
+            f"retain_last must be a whole number above 0, not {retain_last!r}",
+            advice="A branch keeps its newest snapshot in any case",
+        )
+    return _tried(ExpireSnapshots(older_than_ms, retain_last), base)
 
 
 def _branch_head(base: TableMetadata, branch: str) -> int | None:

@@ -32,6 +32,7 @@ class Check(enum.StrEnum):
     NO_NEW_DELETE_FILES = "no new delete files match my filter"
     ADDED_ONCE = "my files not in the table already"
     NOT_DELETED = "my rows not deleted meanwhile"
+    SINK_UNMOVED = "the sink's mark where I saw it"
 
 
 class Look(Protocol):

@@ -15,11 +15,11 @@ from typing import TypeVar
 from frazil.commit.operations import Base, Kind
 from frazil.commit.rebase import LINEAGE, VERB
 from frazil.commit.summaries import Source
-from frazil.errors import Unsupported
+from frazil.errors import CorruptMetadata, Unsupported
 from frazil.format.manifests import DATA_MANIFEST, read_manifest, read_manifest_list
 from frazil.format.metadata import TableMetadata
 from frazil.format.storage import Storage, is_local
-from frazil.model import Change, DataFile, Entry, Manifest, Predicate, Snapshot, Status
+from frazil.model import Change, Content, DataFile, Entry, Manifest, Predicate, Snapshot, Status
 
 _REMOTE_THREADS = 16
 # Larger ones would push everything else out of the memory for parsed files.
@@ -36,6 +36,8 @@ class History:
     changes: tuple[Change, ...]
     base_is_ancestor: bool
     """False: the branch no longer leads back to the base (rule P25). The changes are then those newer than it."""
+    base_is_lost: bool = False
+    """The base has expired, and its files were removed: nobody can say any more what has changed since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +57,15 @@ def history(storage: Storage, head: TableMetadata, branch: str, base: Base, summ
     newest = head.head_snapshot(branch)
     if newest is None:
         return History((), base_is_ancestor=base.snapshot_id is None)
+    if base.snapshot is not None and not head.has_snapshot(base.snapshot.snapshot_id):
+        # It has expired, or was rolled back first. Which of the two, the branch's own snapshots say.
+        head = head.with_snapshot(base.snapshot)
     passed, met_base = _walk(head, newest, base)
     if not met_base:
         start = None if base.snapshot_id is None else head.snapshot(base.snapshot_id)
         is_known = start is not None or base.snapshot_id is None
         if is_known and _is_broken(storage, head, passed[-1], base):
-            # The snapshots in between have expired: what counts is what they made of the base (rule P18).
-            return History((_net(storage, start, newest),), base_is_ancestor=True)
+            return _over_a_gap(storage, head, start, passed, base, summaries)
     since = [each for each in reversed(passed) if met_base or _is_after(each, base)]
     changes = _changes(storage, head, newest, since, summaries)
     return History(changes, base_is_ancestor=met_base or base.snapshot_id is None)
@@ -106,6 +110,73 @@ def _is_broken(storage: Storage, head: TableMetadata, oldest: Snapshot, base: Ba
     # PyIceberg clears the parents of those it keeps. What was not made on an empty table had a parent once.
     manifests = _manifests(storage, oldest)
     return any(each.added_snapshot_id != oldest.snapshot_id or each.existing_files_count for each in manifests)
+
+
+# A gap: snapshots between the base and the head have expired (rule P18)
+
+
+def _over_a_gap(
+    storage: Storage,
+    head: TableMetadata,
+    start: Snapshot | None,
+    passed: Sequence[Snapshot],
+    base: Base,
+    summaries: Source,
+) -> History:
+    """What came of the base up to the oldest snapshot that is still there, then each of the later ones.
+
+    The expired ones count by the difference they made. Where summaries are kept of them, and come to that very
+    difference, they tell more; some may be missing, and some may be of other branches or of what was rolled back.
+    """
+    oldest = passed[-1]
+    first, *later = _changes(storage, head, passed[0], tuple(reversed(passed)), summaries)
+    told = (*_in_the_gap(base, oldest, summaries), first)
+    after = _listed(storage, oldest)
+    try:
+        before = _listed(storage, start)
+        gone = _live(storage, [each for path, each in before.items() if path not in after])
+    except CorruptMetadata:
+        # Who expired it removed its files, too.
+        return History((*_asked_to_go(told[:-1], ()), first, *later), base_is_ancestor=False, base_is_lost=True)
+    net = _difference(oldest, gone, _live(storage, [each for path, each in after.items() if path not in before]))
+    if _all_together(told) != _all_together((net,)):
+        told = (*_asked_to_go(told, net.deletes), net)
+    return History((*told, *later), base_is_ancestor=True)
+
+
+def _in_the_gap(base: Base, oldest: Snapshot, summaries: Source) -> list[Change]:
+    kept = summaries(base.sequence_number, oldest.sequence_number - 1)
+    found = [
+        # A predicate alone, of a change with too many files: its place among the others is not known.
+        each if isinstance(each, Change) else Change(key, oldest.sequence_number - 1, "delete", predicate=each)
+        for key, each in kept.items()
+    ]
+    inside = (each for each in found if base.sequence_number < each.sequence_number < oldest.sequence_number)
+    return sorted(inside, key=lambda change: change.sequence_number)
+
+
+def _all_together(changes: Iterable[Change]) -> tuple[frozenset[str], frozenset[str]]:
+    """The files that come and those that go, by path, when the changes are done one after the other."""
+    came: set[str] = set()
+    went: set[str] = set()
+    for change in changes:
+        new = {entry.file.file_path for entry in (*change.added, *change.deletes)}
+        old = {file.file_path for file in (*change.removed, *change.removed_deletes)}
+        went |= old - came
+        came = (came - old) | new
+    return frozenset(came), frozenset(went)
+
+
+def _asked_to_go(changes: Iterable[Change], live: Iterable[Entry]) -> Iterator[Change]:
+    """What the changes were asked to take out of the table, without their files: a difference has no predicates (P23).
+
+    Deletes by key that say nothing else are kept while they are ``live``: only then can their keys be read for sure.
+    """
+    readable = {entry.file.file_path for entry in live if entry.file.content == Content.EQUALITY_DELETES}
+    for change in changes:
+        by_key = tuple(each for each in change.deletes if change.is_delete and each.file.file_path in readable)
+        if change.predicate is not None or by_key:
+            yield replace(change, added=(), removed=(), deletes=by_key, removed_deletes=(), lineage_path=None)
 
 
 # Changes, by the fastest source that knows them
@@ -237,11 +308,17 @@ def _compared_with_parent(storage: Storage, metadata: TableMetadata, snapshot: S
 
 def _net(storage: Storage, base: Snapshot | None, head: Snapshot) -> Change:
     """The difference between the live files of two snapshots, as if one snapshot had made it."""
-    before = {each.manifest_path: each for each in _manifests(storage, base)} if base is not None else {}
-    after = {each.manifest_path: each for each in _manifests(storage, head)}
-    # A manifest never changes, so the files of one that both name are live in both.
+    before, after = _listed(storage, base), _listed(storage, head)
     gone = _live(storage, [each for path, each in before.items() if path not in after])
     new = _live(storage, [each for path, each in after.items() if path not in before])
+    return _difference(head, gone, new)
+
+
+def _difference(head: Snapshot, gone: Mapping[str, Entry], new: Mapping[str, Entry]) -> Change:
+    """From the live files of manifests that one of two snapshots names.
+
+    A manifest never changes, so the files of one that both name are live in both.
+    """
     added = [replace(entry, status=Status.ADDED) for path, entry in new.items() if path not in gone]
     removed = [entry for path, entry in gone.items() if path not in new]
     return Change(
@@ -259,6 +336,10 @@ def _live(storage: Storage, manifests: Sequence[Manifest]) -> dict[str, Entry]:
     location = manifests[0].manifest_path if manifests else ""
     found = _side_by_side(location, lambda each: read_manifest(storage, each), manifests)
     return {entry.file.file_path: entry for entries in found for entry in entries}
+
+
+def _listed(storage: Storage, snapshot: Snapshot | None) -> dict[str, Manifest]:
+    return {} if snapshot is None else {each.manifest_path: each for each in _manifests(storage, snapshot)}
 
 
 def _manifests(storage: Storage, snapshot: Snapshot) -> tuple[Manifest, ...]:

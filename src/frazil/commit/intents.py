@@ -223,6 +223,20 @@ class PropertyChange:
 
 
 @dataclass(frozen=True, slots=True)
+class SinkMark:
+    """Move a streaming sink's high-water mark, in the same metadata file as its batch (rule P11).
+
+    *Without:* two runs of one query, of which the older one was thought dead, both write the batch.
+    """
+
+    key: str
+    """The table property."""
+    before: str | None
+    """What it was when the batch began; anything else by now is a conflict."""
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
 class NewRef:
     """Create a branch or a tag at a snapshot; the name must be free."""
 
@@ -254,11 +268,25 @@ class MoveRef:
     """None: the branch had no snapshot."""
 
 
+@dataclass(frozen=True, slots=True)
+class ExpireSnapshots:
+    """Forget snapshots that have had their time, by the clock and the refs of the head it finds.
+
+    Nothing is named beforehand: what a branch or a tag has got hold of meanwhile stays, and what another expired is no
+    matter. Who names an expired snapshot afterwards is refused (``refs unchanged``).
+    """
+
+    older_than_ms: int | None = None
+    """None: as the table's properties say."""
+    retain_last: int | None = None
+    """None: as the table's properties say."""
+
+
 SchemaIntent = (
     SchemaUnion | AddColumn | DropColumns | RenameColumn | WidenColumn | MoveColumn | MakeOptional | SetDoc | SetKeys
 )
 LayoutIntent = SetPartitioning | UnpartitionedSpec | SetSortOrder
-RefIntent = NewRef | RemoveRef | MoveRef
+RefIntent = NewRef | RemoveRef | MoveRef | ExpireSnapshots
 IdIntent = SchemaUnion | AddColumn | LayoutIntent
 """Those that give out ids."""
-Intent = SchemaIntent | LayoutIntent | RefIntent | PropertyChange
+Intent = SchemaIntent | LayoutIntent | RefIntent | PropertyChange | SinkMark

@@ -20,6 +20,7 @@ from frazil.catalog.requirements import layout_requirements, merged, requirement
 from frazil.commit.checks import Check
 from frazil.commit.intents import (
     AddColumn,
+    ExpireSnapshots,
     IdIntent,
     Intent,
     IntentConflict,
@@ -33,6 +34,7 @@ from frazil.commit.intents import (
     SchemaUnion,
     SetPartitioning,
     SetSortOrder,
+    SinkMark,
     SortTerm,
     UnpartitionedSpec,
 )
@@ -42,7 +44,9 @@ from frazil.format.evolution import column_properties_after, mapping_after, same
 from frazil.format.metadata import MAIN, TableMetadata
 from frazil.format.partitions import AnyTransform, source_path
 from frazil.format.properties import NAME_MAPPING
+from frazil.format.retention import expired
 from frazil.format.schemas import match_name
+from frazil.format.updates import next_time_ms
 from frazil.model import Conflict
 
 Json = dict[str, Any]
@@ -53,14 +57,17 @@ _UNSORTED = 0
 _LAST_ADDED = -1
 
 
-def metadata_change(operation: MetadataChange, head: TableMetadata) -> tuple[Updates, Requirements] | None:
+def metadata_change(
+    operation: MetadataChange, head: TableMetadata, now_ms: int = 0
+) -> tuple[Updates, Requirements] | None:
     """Updates and requirements of a change without rows; None when the head already is as asked.
 
-    Raises IntentConflict when others have changed the table so that it cannot take the change any more.
+    ``now_ms``: the referee's time, which never runs behind the head's (rule P7). Raises IntentConflict when others have
+    changed the table so that it cannot take the change any more.
     """
     intent = operation.intent
     try:
-        updates = replay(intent, head)
+        updates = replay(intent, head, now_ms)
     except InvalidInput as error:
         if isinstance(intent, SchemaUnion) and not _fitted_its_base(intent, head):
             raise
@@ -68,11 +75,11 @@ def metadata_change(operation: MetadataChange, head: TableMetadata) -> tuple[Upd
     if not updates:
         return None
     # A schema is judged by what hangs on it, and a layout by the schema: each asks for all of them to be unchanged.
-    layout = () if isinstance(intent, PropertyChange | RefIntent) else layout_requirements(head)
+    layout = () if isinstance(intent, PropertyChange | SinkMark | RefIntent) else layout_requirements(head)
     return updates, merged(requirements_for(head, updates), layout)
 
 
-def replay(intent: Intent, head: TableMetadata) -> Updates:
+def replay(intent: Intent, head: TableMetadata, now_ms: int = 0) -> Updates:
     """The updates that make the head as asked, none if it is so already. Raises InvalidInput and IntentConflict."""
     if isinstance(intent, IdIntent) and intent.pinned not in (None, _next_id(intent, head)):
         if isinstance(intent, UnpartitionedSpec) and _is_unpartitioned(intent.pinned, head):
@@ -88,12 +95,10 @@ def replay(intent: Intent, head: TableMetadata) -> Updates:
             return _set_sort_order(intent, head)
         case PropertyChange():
             return _property_change(intent, head)
-        case NewRef():
-            return _new_ref(intent, head)
-        case RemoveRef():
-            return _remove_ref(intent, head)
-        case MoveRef():
-            return _move_ref(intent, head)
+        case SinkMark():
+            return _sink_mark(intent, head)
+        case NewRef() | RemoveRef() | MoveRef() | ExpireSnapshots():
+            return _ref_change(intent, head, now_ms)
         case _:
             return _schema_change(intent, head)
 
@@ -139,7 +144,7 @@ def _check_of(intent: Intent) -> Check:
             return Check.LAYOUT_UNCHANGED
         case SetSortOrder():
             return Check.LAYOUT_UNCHANGED
-        case NewRef() | RemoveRef() | MoveRef():
+        case NewRef() | RemoveRef() | MoveRef() | ExpireSnapshots():
             return Check.REFS_UNCHANGED
         case _:
             return Check.SCHEMA_COMPATIBLE
@@ -354,6 +359,21 @@ def _property_change(intent: PropertyChange, head: TableMetadata) -> Updates:
     return tuple(_property_updates(changed, gone))
 
 
+def _sink_mark(intent: SinkMark, head: TableMetadata) -> Updates:
+    found = head.properties.get(intent.key)
+    if found != intent.before:
+        raise IntentConflict(
+            (
+                Conflict(
+                    Check.SINK_UNMOVED,
+                    f"another run of this stream has moved {intent.key} from {intent.before} to {found} meanwhile",
+                    advice="Two queries write through one sink: stop one of them, or give it an id of its own",
+                ),
+            )
+        )
+    return ({"action": "set-properties", "updates": {intent.key: intent.after}},)
+
+
 def _property_updates(changed: Mapping[str, str], gone: list[str]) -> Iterator[Json]:
     if changed:
         yield {"action": "set-properties", "updates": dict(changed)}
@@ -361,13 +381,26 @@ def _property_updates(changed: Mapping[str, str], gone: list[str]) -> Iterator[J
         yield {"action": "remove-properties", "removals": gone}
 
 
+def _ref_change(intent: RefIntent, head: TableMetadata, now_ms: int) -> Updates:
+    match intent:
+        case NewRef():
+            return _new_ref(intent, head)
+        case RemoveRef():
+            return _remove_ref(intent, head)
+        case MoveRef():
+            return _move_ref(intent, head)
+        case ExpireSnapshots():
+            return _expire(intent, head, next_time_ms(head, now_ms))
+
+
 def _new_ref(intent: NewRef, head: TableMetadata) -> Updates:
     snapshot_id = head.ref_snapshot_id(MAIN) if intent.snapshot_id is None else intent.snapshot_id
-    if snapshot_id is None or not head.has_snapshot(snapshot_id):
+    if snapshot_id is None:
         raise InvalidInput(
-            f"The {intent.kind} {intent.ref!r} needs a snapshot to point to, and {snapshot_id} is none of this table",
-            advice="Commit something first, or name a snapshot that history() lists",
+            f"The {intent.kind} {intent.ref!r} needs a snapshot to point to, and there is none yet",
+            advice="Commit something first",
         )
+    _check_kept(snapshot_id, head)
     retention = {
         "max-ref-age-ms": intent.max_ref_age_ms,
         "max-snapshot-age-ms": intent.max_snapshot_age_ms,
@@ -401,13 +434,30 @@ def _move_ref(intent: MoveRef, head: TableMetadata) -> Updates:
         return ()
     if existing["type"] != "branch" or existing["snapshot-id"] != intent.replaced:
         raise _ref_moved(intent.ref, intent.replaced, head)
-    if not head.has_snapshot(intent.snapshot_id):
-        raise InvalidInput(
-            f"The table has no snapshot {intent.snapshot_id}", advice="Name a snapshot that history() lists"
-        )
+    _check_kept(intent.snapshot_id, head)
     kept = {key: value for key, value in existing.items() if key not in ("snapshot-id", "type")}
     ref = {"ref-name": intent.ref, "type": "branch", "snapshot-id": intent.snapshot_id}
     return ({"action": "set-snapshot-ref", **ref, **kept},)
+
+
+def _check_kept(snapshot_id: int, head: TableMetadata) -> None:
+    if not head.has_snapshot(snapshot_id):
+        # It was there when the call was made; who makes an intent by hand may name anything.
+        raise InvalidInput(
+            f"The snapshot {snapshot_id} is not kept any more: it has expired",
+            advice="Name a snapshot that history() lists",
+        )
+
+
+def _expire(intent: ExpireSnapshots, head: TableMetadata, now_ms: int) -> Updates:
+    gone = expired(head, now_ms, older_than_ms=intent.older_than_ms, retain_last=intent.retain_last)
+    updates: list[Json] = [{"action": "remove-snapshot-ref", "ref-name": name} for name in gone.refs]
+    for key in ("statistics", "partition-statistics"):
+        with_file = {each["snapshot-id"] for each in head.raw.get(key) or ()}
+        updates += [{"action": f"remove-{key}", "snapshot-id": each} for each in gone.snapshot_ids if each in with_file]
+    if gone.snapshot_ids:
+        updates.append({"action": "remove-snapshots", "snapshot-ids": list(gone.snapshot_ids)})
+    return tuple(updates)
 
 
 def _ref_moved(ref: str, replaced: int | None, head: TableMetadata) -> IntentConflict:

@@ -18,6 +18,8 @@ Updates = tuple[Json, ...]
 
 VERB, LINEAGE = "frazil.verb", "frazil.lineage"
 """Keys of a snapshot's summary: which write it was, and the record of where rows of replaced files went."""
+SOURCE = "source-snapshot-id"
+"""Iceberg's key for the snapshot that this one does again."""
 
 _MERGE_ENABLED = ("commit.manifest-merge.enabled", "true")
 _MERGE_MIN_COUNT = ("commit.manifest.min-count-to-merge", "100")

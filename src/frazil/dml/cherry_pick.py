@@ -6,6 +6,7 @@ from pyroaring import BitMap64
 
 from frazil.commit.history import change_of
 from frazil.commit.operations import Base, Kind, RowCounts, Write
+from frazil.commit.rebase import SOURCE
 from frazil.dml.view import Settings, View
 from frazil.errors import InvalidInput
 from frazil.format.filters import parse_filter
@@ -14,7 +15,6 @@ from frazil.read.deletes import Deletes
 from frazil.read.plan import named_file, plan
 from frazil.stage.lineage import read_lineage
 
-SOURCE = "source-snapshot-id"
 """Iceberg's key in a summary for the snapshot that was picked."""
 
 
@@ -54,7 +54,7 @@ def _write(view: View, settings: Settings, snapshot: Snapshot, change: Change) -
     return Write(
         _kind(change),
         metadata.uuid,
-        base=Base() if base is None else Base(base.snapshot_id, base.sequence_number),
+        base=Base.of(base),
         branch=view.branch,
         isolation=settings.isolation,
         added=added,

@@ -182,6 +182,19 @@ class TableMetadata:
         raw = self._snapshots.get(snapshot_id)
         return None if raw is None else _snapshot(raw)
 
+    def with_snapshot(self, snapshot: Snapshot) -> TableMetadata:
+        """The same table as if it still kept a snapshot that has expired. Only for looking back: never write it."""
+        again = {
+            "snapshot-id": snapshot.snapshot_id,
+            "parent-snapshot-id": snapshot.parent_snapshot_id,
+            "sequence-number": snapshot.sequence_number,
+            "timestamp-ms": snapshot.timestamp_ms,
+            "manifest-list": snapshot.manifest_list,
+            "summary": snapshot.summary,
+            "schema-id": snapshot.schema_id,
+        }
+        return TableMetadata({**self.raw, "snapshots": [*(self.raw.get("snapshots") or ()), again]})
+
     def snapshots(self) -> Iterator[Snapshot]:
         """All snapshots kept, of every branch, in the order of the file."""
         return (_snapshot(raw) for raw in self.raw.get("snapshots") or ())

@@ -18,6 +18,9 @@ _AT_LEAST = {
     "commit.manifest.target-size-bytes": 1,
     "write.metadata.previous-versions-max": 0,
     "write.target-file-size-bytes": 1,
+    "history.expire.max-snapshot-age-ms": 0,
+    "history.expire.min-snapshots-to-keep": 1,
+    "history.expire.max-ref-age-ms": 1,
 }
 _PLACES = ("write.data.path", "write.metadata.path", "write.object-storage.path")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from frazil.errors import Unsupported
+from frazil.errors import InvalidInput, Unsupported
 from frazil.format.metadata import MAIN, TableMetadata
 
 Json = dict[str, Any]
@@ -53,9 +53,11 @@ def apply(
 def _drop_passing_log_entries(raw: Json, before: TableMetadata) -> None:
     # A snapshot that main pointed to only inside this one commit was never current for anybody.
     log, old = raw.get("snapshot-log") or [], before.raw.get("snapshot-log") or []
-    new = log[len(old) :]
-    if len(new) > 1:
-        raw["snapshot-log"] = [*old, new[-1]]
+    # Expiry cuts off the log's beginning, so what was there before is an end of the old log.
+    cut = next((number for number, entry in enumerate(old) if log and entry is log[0]), len(old))
+    kept = len(old) - cut
+    if len(log) - kept > 1:
+        raw["snapshot-log"] = [*log[:kept], log[-1]]
 
 
 def _add_snapshot(raw: Json, update: Update, _: int) -> None:
@@ -78,6 +80,26 @@ def _remove_ref(raw: Json, update: Update, _: int) -> None:
     raw["refs"] = {name: ref for name, ref in (raw.get("refs") or {}).items() if name != update["ref-name"]}
     if update["ref-name"] == MAIN:
         raw["current-snapshot-id"] = -1
+
+
+def _remove_snapshots(raw: Json, update: Update, _: int) -> None:
+    gone = set(update["snapshot-ids"])
+    named = sorted(name for name, ref in TableMetadata(raw).refs.items() if ref["snapshot-id"] in gone)
+    if named:
+        raise InvalidInput(f"A snapshot that {named[0]!r} names cannot be removed")
+    raw["snapshots"] = [each for each in raw.get("snapshots") or () if each["snapshot-id"] not in gone]
+    log = raw.get("snapshot-log")
+    if log:
+        # The specification: before an entry whose snapshot is gone, history would have a gap.
+        last = max((number for number, entry in enumerate(log) if entry["snapshot-id"] in gone), default=-1)
+        raw["snapshot-log"] = log[last + 1 :]
+
+
+def _remove_statistics(key: str) -> Callable[[Json, Update, int], None]:
+    def remove(raw: Json, update: Update, _: int) -> None:
+        raw[key] = [each for each in raw.get(key) or () if each["snapshot-id"] != update["snapshot-id"]]
+
+    return remove
 
 
 def _set_properties(raw: Json, update: Update, _: int) -> None:
@@ -130,6 +152,9 @@ _ACTIONS: dict[str, Callable[[Json, Update, int], None]] = {
     "add-snapshot": _add_snapshot,
     "set-snapshot-ref": _set_ref,
     "remove-snapshot-ref": _remove_ref,
+    "remove-snapshots": _remove_snapshots,
+    "remove-statistics": _remove_statistics("statistics"),
+    "remove-partition-statistics": _remove_statistics("partition-statistics"),
     "set-properties": _set_properties,
     "remove-properties": _remove_properties,
     "add-schema": _add_schema,
