@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from contract.openers import OPENERS, Address, Opener
+from contract.openers import OPENERS, Address, Database, Opener, postgres_database, sqlite_database
 from frazil.catalog.base import Catalog, OpenedCatalog
 
 
@@ -34,3 +34,16 @@ def opened(address: Address) -> Iterator[OpenedCatalog]:
 @pytest.fixture
 def catalog(opened: OpenedCatalog) -> Catalog:
     return opened.catalog
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
+    """A database of each kind in turn, with nothing in it."""
+    is_sqlite = request.param == "sqlite"
+    found = (
+        sqlite_database(tmp_path / "catalog.db")
+        if is_sqlite
+        else postgres_database(request.getfixturevalue("postgres_uri"))
+    )
+    yield found
+    found.close()

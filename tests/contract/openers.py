@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import sqlite3
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import psycopg
 import pytest
 
+from frazil.catalog._sql import SqlStore
 from frazil.catalog.base import OpenedCatalog
 from frazil.catalog.open import open_catalog
+from frazil.catalog.postgres import PostgresStore
+from frazil.catalog.sqlite import SqliteStore
 
 
 @dataclass(frozen=True)
@@ -87,3 +94,41 @@ OPENERS: list[Opener] = [
         },
     ),
 ]
+
+
+# The databases below the SQL catalogs
+
+
+@dataclass(frozen=True)
+class Database:
+    """A SQLite file or a Postgres database, and how to open and ask it."""
+
+    open_store: Callable[..., SqlStore]
+    ask: Callable[[str], list[Any]]
+    _opened: list[SqlStore] = field(default_factory=list)
+
+    def open(self, **options: Any) -> SqlStore:
+        store = self.open_store(**options)
+        self._opened.append(store)
+        return store
+
+    def close(self) -> None:
+        for store in self._opened:
+            store.close()
+
+
+def sqlite_database(path: Path) -> Database:
+    def ask(sql: str) -> list[Any]:
+        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            return connection.execute(sql).fetchall()
+
+    return Database(lambda **options: SqliteStore(path, **options), ask)
+
+
+def postgres_database(uri: str) -> Database:
+    def ask(sql: str) -> list[Any]:
+        with psycopg.connect(uri, autocommit=True) as connection:
+            cursor = connection.execute(sql.encode())
+            return cursor.fetchall() if cursor.description else []
+
+    return Database(lambda **options: PostgresStore(uri, **options), ask)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from contract.openers import Address, Opener
+from contract.openers import Address, Database, Opener
 from contract.samples import EVENTS, add_column, create_table, race, set_property
 from frazil.catalog.base import Catalog, ChangeRecord, CommitRecord, Committed, Head, OpenedCatalog, Stale
 from frazil.catalog.memory import MemoryStore
@@ -245,67 +245,46 @@ def test_forgotten_changes_are_gone_and_other_tables_keep_theirs(store: Any) -> 
 # Databases without the table
 
 
-class Database:
-    def __init__(self, open_: Callable[..., Any], ask: Callable[[str], list[Any]]) -> None:
-        self.open, self.ask = open_, ask
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> Database:
+@pytest.fixture
+def older(database: Database) -> Database:
     """A catalog as it was before changes were kept: one table, and no frazil_changes."""
-    path = tmp_path / "catalog.db"
-
-    def ask_sqlite(sql: str) -> list[Any]:
-        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-            return connection.execute(sql).fetchall()
-
-    def ask_postgres(sql: str) -> list[Any]:
-        with psycopg.connect(uri, autocommit=True) as connection:
-            cursor = connection.execute(sql.encode())
-            return cursor.fetchall() if cursor.description else []
-
-    if request.param == "sqlite":
-        made = Database(lambda **options: SqliteStore(path, **options), ask_sqlite)
-    else:
-        uri = request.getfixturevalue("postgres_uri")
-        made = Database(lambda **options: PostgresStore(uri, **options), ask_postgres)
-    with closing(made.open()) as store:
+    with closing(database.open()) as store:
         store.create_namespace(("shop",), {})
         store.insert(EVENTS, "v0")
-    made.ask("DROP TABLE frazil_changes")
-    return made
+    database.ask("DROP TABLE frazil_changes")
+    return database
 
 
-def test_an_older_database_gets_the_table_when_a_writer_connects(database: Database) -> None:
-    with closing(database.open()) as store:
+def test_an_older_database_gets_the_table_when_a_writer_connects(older: Database) -> None:
+    with closing(older.open()) as store:
         assert not store.created
         assert store.swap(EVENTS, "v0", "v1", RECORD, [change(1)]) == Committed("v1")
         assert store.find_changes(UUID, 0, 10) == [change(1)]
-    with closing(database.open(read_only=True)) as reader:
+    with closing(older.open(read_only=True)) as reader:
         assert reader.find_changes(UUID, 0, 10) == [change(1)]
         with pytest.raises(PermissionDenied, match="read_only"):
             reader.forget_changes(UUID)
 
 
-def test_a_reader_of_an_older_database_finds_nothing_and_makes_nothing(database: Database) -> None:
-    with closing(database.open(read_only=True)) as store:
+def test_a_reader_of_an_older_database_finds_nothing_and_makes_nothing(older: Database) -> None:
+    with closing(older.open(read_only=True)) as store:
         assert store.read(EVENTS).location == "v0"
         assert store.find_changes(UUID, 0, 10) == []
     with pytest.raises((sqlite3.OperationalError, psycopg.errors.UndefinedTable)):
-        database.ask("SELECT * FROM frazil_changes")
+        older.ask("SELECT * FROM frazil_changes")
 
 
-def test_p10_the_table_may_be_dropped_under_a_running_writer(database: Database) -> None:
-    with closing(database.open()) as store:
+def test_p10_the_table_may_be_dropped_under_a_running_writer(older: Database) -> None:
+    with closing(older.open()) as store:
         assert store.swap(EVENTS, "v0", "v1", RECORD, [change(1)]) == Committed("v1")
-        database.ask("DROP TABLE frazil_changes")
+        older.ask("DROP TABLE frazil_changes")
         assert store.find_changes(UUID, 0, 10) == []
         assert store.swap(EVENTS, "v1", "v2", replace(RECORD, commit_id="c2"), [change(2)]) == Committed("v2")
         assert store.find_commit(UUID, "c2") is not None
         assert store.swap(EVENTS, "v2", "v3", None, [change(3)]) == Committed("v3")
         assert store.swap(EVENTS, "v1", "v4", None, [change(4)]) == Stale("v3")
         store.forget_changes(UUID)
-    with closing(database.open()) as again:
+    with closing(older.open()) as again:
         assert again.swap(EVENTS, "v3", "v4", None, [change(4)]) == Committed("v4")
         assert again.find_changes(UUID, 0, 10) == [change(4)]
 

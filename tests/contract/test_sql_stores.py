@@ -8,19 +8,16 @@ import re
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
 import pytest
 
+from contract.openers import Database
 from contract.samples import EVENTS, race
-from frazil.catalog._sql import SqlStore
 from frazil.catalog.base import CommitRecord, Committed, Stale
 from frazil.catalog.postgres import PostgresStore
-from frazil.catalog.sqlite import SqliteStore
 from frazil.errors import (
     CatalogUnavailable,
     FrazilError,
@@ -39,45 +36,6 @@ V0 = """CREATE TABLE iceberg_tables (catalog_name VARCHAR(255) NOT NULL, table_n
     table_name VARCHAR(255) NOT NULL, metadata_location VARCHAR(1000), previous_metadata_location VARCHAR(1000),
     PRIMARY KEY (catalog_name, table_namespace, table_name))"""
 RECORD = CommitRecord("table-uuid", "c1", "digest", 9, 2, {"rows_inserted": 1})
-
-
-class Database:
-    """A SQLite file or a Postgres database, and how to open and ask it."""
-
-    def __init__(self, open_: Callable[..., SqlStore], ask: Callable[[str], list[Any]]) -> None:
-        self._open, self.ask = open_, ask
-        self._opened: list[SqlStore] = []
-
-    def open(self, **options: Any) -> SqlStore:
-        store = self._open(**options)
-        self._opened.append(store)
-        return store
-
-    def close(self) -> None:
-        for store in self._opened:
-            store.close()
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
-    path = tmp_path / "catalog.db"
-
-    def ask_sqlite(sql: str) -> list[Any]:
-        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-            return connection.execute(sql).fetchall()
-
-    def ask_postgres(sql: str) -> list[Any]:
-        with psycopg.connect(uri, autocommit=True) as connection:
-            cursor = connection.execute(sql.encode())
-            return cursor.fetchall() if cursor.description else []
-
-    if request.param == "sqlite":
-        found = Database(lambda **options: SqliteStore(path, **options), ask_sqlite)
-    else:
-        uri: str = request.getfixturevalue("postgres_uri")
-        found = Database(lambda **options: PostgresStore(uri, **options), ask_postgres)
-    yield found
-    found.close()
 
 
 def row(name: str, catalog: str = "frazil", namespace: str = "shop", kind: str | None = None) -> str:

@@ -213,6 +213,7 @@ def _metadata_pairs() -> list[Pair]:
         Pair("update × rename column", update("x", ident(1), COW), _RENAME),
         Pair("widen column × append", _WIDEN, append(row(9))),
         Pair("widen column × delete", _WIDEN, delete(ident(1), COW)),
+        Pair("widen column × delete by it", _WIDEN, delete(_SCORE_20, COW)),
         Pair("append × widen column", append(row(9)), _WIDEN),
         Pair("drop column × delete", _DROP, delete(ident(1), MOR)),
         Pair("rename × widen of other columns", _RENAME, _WIDEN),

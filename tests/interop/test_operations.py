@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from frazil.commit.loop import Phase
 from frazil.lake import Lake
 from frazil.table import Table
+from interop.canonical import canonical
 from interop.conftest import Place
 from interop.iceberg_java import JavaError, JavaTable
 from interop.race import local_path, unreferenced
@@ -195,6 +197,52 @@ def test_every_reader_sees_the_same_after_the_schema_changed(start: Callable[...
     peer = shared.place.pyiceberg().load_table(NAME).scan().to_arrow().to_pylist()
     for found in (shared.ours.scan().to_arrow().to_pylist(), shared.java.rows(), peer):
         assert sorted(([each[column] for column in renamed] for each in found), key=str) == wanted
+
+
+WIDER_KEYS: dict[str, tuple[str, list[Any], Any]] = {
+    # old type: the new one as Java names it, keys of the old one, a key that only the new one holds
+    "int": ("long", [1, 2, 3, 4], 2**32 + 2),
+    "decimal(5, 2)": ("decimal(12, 2)", [Decimal(n).scaleb(-2) for n in (150, 175, 250, 99999)], Decimal("1000001.75")),
+}
+
+
+@pytest.mark.parametrize("partitions", [[], ["id"], ["bucket(4, id)"]], ids=["plain", "by key", "by bucket"])
+@pytest.mark.parametrize("kind", WIDER_KEYS)
+def test_p16_deletes_by_key_reach_rows_whose_key_was_widened_meanwhile_whoever_reads(
+    sqlite_place: Place, kind: str, partitions: list[str]
+) -> None:
+    """Both ways: narrow keys on rows of the wider type, and wide keys on rows and deletes of the narrow one."""
+    wider, keys, beyond = WIDER_KEYS[kind]
+    first, second, third, fourth = keys
+    with sqlite_place.lake() as lake:
+        lake.create_namespace("shop")
+        ours = lake.create_table(NAME, f"id {kind} not null, name string", keys=["id"], partition_by=partitions)
+        java = sqlite_place.iceberg_java().table(NAME)
+        ours.append([{"id": each, "name": "old"} for each in (first, second, third)])
+
+        def check(names: dict[Any, str]) -> None:
+            schema = ours.schema
+            wanted = in_order(canonical([{"id": key, "name": name} for key, name in names.items()], schema))
+            assert in_order(java.rows()) == wanted
+            assert in_order(canonical(ours.scan().to_arrow(), schema)) == wanted
+
+        meanwhile = [lambda: java.update_schema(["widen", "id", wider])]
+
+        def widen(phase: Phase, _attempt: int) -> None:
+            if phase is Phase.HEAD_READ and meanwhile:
+                meanwhile.pop()()
+
+        mine = [{"id": first, "name": "mine"}, {"id": fourth, "name": "mine"}]
+        assert ours.upsert(mine, mode="equality", on_phase=widen).attempts == 2
+        assert str(ours.schema.find_type("id")) == wider
+        check({first: "mine", second: "old", third: "old", fourth: "mine"})
+        ours.upsert([{"id": beyond, "name": "wide"}, {"id": second, "name": "wide"}], mode="equality")
+        check({first: "mine", second: "wide", third: "old", fourth: "mine", beyond: "wide"})
+        java.append(canonical([{"id": beyond, "name": "java"}], ours.schema))
+        ours.upsert([{"id": beyond, "name": "again"}, {"id": fourth, "name": "again"}], mode="equality")
+        check({first: "mine", second: "wide", third: "old", fourth: "again", beyond: "again"})
+        ours.compact()
+        check({first: "mine", second: "wide", third: "old", fourth: "again", beyond: "again"})
 
 
 def test_every_reader_sees_the_same_on_branches(start: Callable[..., Shared]) -> None:

@@ -126,7 +126,12 @@ def judge(mine: Op, theirs: Sequence[Op], isolation: Isolation) -> Outcome:
         "both",
         rebased,
         may_be_idle=_is_idle(decision, head),
-        excused=len(theirs) > 1 and any(_differs(mine, decision, each) for each in alone),
+        excused=len(theirs) > 1
+        and (
+            any(_differs(mine, decision, each) for each in alone)
+            # Whether the two rewrote one file depends on how rows lie in files, which the model does not know.
+            or (decision.is_rewrite and any(effect.is_rewrite for effect, _ in against))
+        ),
     )
 
 
@@ -152,7 +157,7 @@ def _written_by_both(mine: Effect, theirs: Effect, before: State) -> bool:
             and mine.asked is not None
             and any(mine.asked(row) for row in theirs.added)
         )
-        or (mine.is_rewrite and theirs.is_rewrite)
+        or (mine.is_rewrite and theirs.is_rewrite and _has_rows_to_rewrite(before))
         or any(theirs.columns.get(name, kind) != kind for name, kind in mine.columns.items())
     )
 
@@ -164,9 +169,14 @@ def _in_the_path(mine: Effect, theirs: Effect) -> bool:
     return any(theirs.asked(row) for row in mine.added)
 
 
+def _has_rows_to_rewrite(head: State) -> bool:
+    """Rows are there yet of the files that a rewrite, decided at the beginning, puts together."""
+    return any(each.born == "seed" and each.row.part == "A" for each in head.main)
+
+
 def _is_idle(mine: Effect, head: State) -> bool:
     if mine.is_rewrite:
-        return not any(each.born == "seed" and each.row.part == "A" for each in head.main)
+        return not _has_rows_to_rewrite(head)
     nothing_new = not (mine.added or mine.keys or mine.properties)
     return nothing_new and not (mine.removed & head.main) and all(head.columns.get(name) for name in mine.columns)
 

@@ -11,7 +11,7 @@ import pytest
 
 import frazil
 from frazil.commit.loop import Phase
-from surface.matrix import losing_a_race
+from surface.matrix import QUICK, files_of, losing_a_race, named_files
 
 MODES = ["merge-on-read", "copy-on-write"]
 
@@ -319,6 +319,63 @@ def test_a_sidecar_that_cannot_be_read_for_a_moment_is_tried_again(
         tx.commit()
         assert failed
         assert pairs(table) == [(2, 0), (3, 0)]
+
+
+# What an attempt costs
+
+
+def names(paths: set[str]) -> set[str]:
+    """Without their folders, which metadata may spell as a URI."""
+    return {Path(path).name for path in paths}
+
+
+def test_a_record_of_where_rows_went_is_written_once_and_a_manifest_fetched_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many races are lost; and nothing of it stays when the write fails."""
+    with frazil.connect(str(tmp_path / "lake")) as lake:
+        lake.create_namespace("s")
+        table = lake.create_table("s.t", "id bigint not null, v bigint")
+        table.append(rows((1, 0), (2, 0)))
+        (mine,) = (name for name in names(files_of(table)) if name.endswith("-m0.avro"))
+        read, write = lake.storage.read, lake.storage.write
+        fetched: list[str] = []
+        looked_at: list[str] = []
+        written: list[str] = []
+        is_full = False
+
+        def count_read(path: str) -> bytes:
+            fetched.append(path)
+            return read(path)
+
+        def count_write(path: str, data: bytes) -> None:
+            if "lineage" in path:
+                written.append(path)
+                if is_full:
+                    raise frazil.InvalidInput("The disk is full")
+            write(path, data)
+
+        def in_the_way(phase: Phase, attempt: int) -> None:
+            if phase is Phase.HEAD_READ:
+                if attempt < 4:
+                    table.append(rows((10 + attempt, 0)))
+                fetched.clear()
+            elif phase is Phase.PREPARED:
+                looked_at.extend(path for path in fetched if path.endswith(mine))
+
+        monkeypatch.setattr(lake.storage, "read", count_read)
+        monkeypatch.setattr(lake.storage, "write", count_write)
+        done = table.update({"v": "1"}, "id = 1", mode="copy-on-write", retry=QUICK, on_phase=in_the_way)
+        assert done.attempts == 4
+        assert len(looked_at) == 1
+        assert [each.summary.get("frazil.lineage") for each in table.history()][-1:] == written
+        assert pairs(table) == [(1, 1), (2, 0), (11, 0), (12, 0), (13, 0)]
+        assert names(files_of(table)) == names(named_files(table))
+        is_full = True
+        with pytest.raises(frazil.InvalidInput):
+            table.update({"v": "2"}, "id = 1", mode="copy-on-write")
+        assert len(written) == 2
+        assert names(files_of(table)) == names(named_files(table))
 
 
 # Who may do what

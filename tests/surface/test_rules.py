@@ -6,8 +6,10 @@ at that moment: the first swap is lost, and mine is rebased or refused.
 
 from __future__ import annotations
 
+import contextlib
 import io
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from typing import Any, Literal
 
 import fastavro
@@ -219,6 +221,174 @@ def test_p16_a_column_renamed_meanwhile_is_still_the_same(table: frazil.Table, v
         "append": {1: 10, 2: 20, 3: 30, 7: 70},
     }
     assert found == expected.get(verb.removesuffix(" by copying"), {1: 11, 2: 20, 3: 30})
+
+
+WIDE_DDL = "id int not null, n int, f float, d decimal(5, 2), name string"
+WIDENED: dict[str, tuple[str, str, list[Any], Any]] = {
+    # column: its new type, what selects row 1 alone, its values before, a value that only the new type holds
+    "n": ("bigint", "n in (10, 3000000000)", [10, 20, 30], 3_000_000_001),
+    "f": ("double", "f < 0.2", [0.125, 0.5, 2.0**100], 1e300),
+    "d": (
+        "decimal(12, 2)",
+        "d = 1.50 or d > 999999.99",
+        [Decimal("1.50"), Decimal("2.50"), Decimal("999.99")],
+        Decimal("1000.00"),
+    ),
+    "id": ("bigint", "id = 1 or id > 3000000000", [1, 2, 3], 3_000_000_000),
+}
+BY_CONDITION: dict[str, Callable[..., frazil.Commit]] = {
+    "delete": lambda table, where, _, **how: table.delete(where, mode="merge-on-read", **how),
+    "delete by copying": lambda table, where, _, **how: table.delete(where, mode="copy-on-write", **how),
+    "update": lambda table, where, _, **how: table.update(
+        set={"name": "'new'"}, where=where, mode="merge-on-read", **how
+    ),
+    "update by copying": lambda table, where, _, **how: table.update(
+        set={"name": "'new'"}, where=where, mode="copy-on-write", **how
+    ),
+    "overwrite": lambda table, where, new, **how: table.overwrite([new], where=where, **how),
+}
+
+
+def wide_rows(column: str) -> list[dict[str, Any]]:
+    values = WIDENED[column][2]
+    rest = {"n": 0, "f": 0.0, "d": Decimal("0.00"), "name": "old"}
+    return [{"id": number, **rest, column: value} for number, value in enumerate(values, 1)]
+
+
+def wide_table(lake: frazil.Lake, column: str, **how: Any) -> frazil.Table:
+    table = lake.create_table(NAME, WIDE_DDL, keys=["id"], **how)
+    table.append(wide_rows(column))
+    return table
+
+
+def also(column: str, number: int, value: Any) -> dict[str, Any]:
+    return {**wide_rows(column)[0], "id": number, "name": "theirs", column: value}
+
+
+@pytest.mark.parametrize("isolation", ["serializable", "snapshot"])
+@pytest.mark.parametrize("column", WIDENED)
+@pytest.mark.parametrize("verb", BY_CONDITION)
+def test_p16_a_column_widened_meanwhile_is_still_the_same(
+    lake: frazil.Lake, verb: str, column: str, isolation: Any
+) -> None:
+    kind, where, _, beyond = WIDENED[column]
+    table = wide_table(lake, column)
+    one, two, three = wide_rows(column)
+
+    def theirs() -> None:
+        table.widen_column(column, kind)
+        # A file whose bounds only the new type can read, and which the condition does not select.
+        table.append([also(column, 4, beyond)])
+
+    new = {**one, "name": "new"}
+    done = BY_CONDITION[verb](table, where, new, isolation=isolation, **after(theirs))
+    assert done.attempts == 2
+    left = [] if verb.startswith("delete") else [new]
+    assert rows_of(table) == [*left, two, three, also(column, 4, beyond)]
+    assert files_of(table) == named_files(table)
+
+
+@pytest.mark.parametrize(("column", "value"), [("n", 3_000_000_000), ("f", -1e300), ("d", Decimal("1000000.00"))])
+@pytest.mark.parametrize("verb", BY_CONDITION)
+def test_p16_a_row_that_only_the_wider_type_holds_is_seen_when_it_matches(
+    lake: frazil.Lake, verb: str, column: str, value: Any
+) -> None:
+    kind, where, *_ = WIDENED[column]
+    table = wide_table(lake, column)
+    new = {**wide_rows(column)[0], "name": "new"}
+
+    def theirs() -> None:
+        table.widen_column(column, kind)
+        table.append([also(column, 4, value)])
+
+    error = refused(lambda: BY_CONDITION[verb](table, where, new, **after(theirs)), table)
+    assert {each.check for each in error.conflicts} == {"no added rows match my filter"}
+
+
+@pytest.mark.parametrize("partitioned", [[], ["id"], ["bucket(4, id)"], ["truncate(2, id)"]], ids=str)
+@pytest.mark.parametrize("mode", ["equality", "position", "copy-on-write"])
+def test_p16_keys_that_were_widened_meanwhile_are_still_the_same(
+    lake: frazil.Lake, mode: Any, partitioned: list[str]
+) -> None:
+    table = wide_table(lake, "n", partition_by=partitioned)
+    one, two, three = wide_rows("n")
+    mine = [{**two, "name": "mine"}, {**two, "id": 5, "name": "mine"}]
+
+    def theirs() -> None:
+        table.widen_column("id", "bigint")
+        # The low half of its bits is the key 2.
+        table.append([{**one, "id": 2**32 + 2}])
+
+    assert table.upsert(mine, mode=mode, **after(theirs)).attempts == 2
+    wanted = [one, mine[0], three, mine[1], {**one, "id": 2**32 + 2}]
+    assert rows_of(table) == wanted
+    # The deletes by key stay what they are when everything is rewritten in the wider type.
+    table.upsert([{**one, "id": 2**32 + 2, "name": "again"}, {**three, "name": "again"}], mode=mode)
+    wanted[2:] = [{**three, "name": "again"}, mine[1], {**one, "id": 2**32 + 2, "name": "again"}]
+    assert rows_of(table) == wanted
+    table.compact()
+    assert rows_of(table) == wanted
+
+
+@pytest.mark.parametrize("mode", ["position", "copy-on-write"])
+def test_p16_a_key_that_came_after_the_widening_is_found(lake: frazil.Lake, mode: Any) -> None:
+    table = wide_table(lake, "n")
+    five = {**wide_rows("n")[0], "id": 5}
+
+    def theirs() -> None:
+        table.widen_column("id", "bigint")
+        table.append([five])
+
+    error = refused(lambda: table.upsert([{**five, "name": "mine"}], mode=mode, **after(theirs)), table)
+    assert {each.check for each in error.conflicts} == {"no added rows match my filter"}
+
+
+@pytest.mark.parametrize("column", ["n", "f", "d"])
+def test_p16_partitions_of_a_column_that_was_widened_are_replaced(lake: frazil.Lake, column: str) -> None:
+    kind, _, _, beyond = WIDENED[column]
+    table = wide_table(lake, column, partition_by=[column])
+    one, two, three = wide_rows(column)
+
+    def theirs() -> None:
+        table.widen_column(column, kind)
+        table.append([also(column, 4, beyond)])
+
+    table.replace_partitions([{**one, "name": "new"}], **after(theirs))
+    assert rows_of(table) == [{**one, "name": "new"}, two, three, also(column, 4, beyond)]
+
+
+def test_p16_what_a_transaction_read_of_a_widened_column_still_counts(lake: frazil.Lake) -> None:
+    kind, where, _, beyond = WIDENED["n"]
+    table = wide_table(lake, "n")
+    for number, (value, lands) in enumerate([(beyond, True), (3_000_000_000, False)]):
+        with contextlib.nullcontext() if lands else pytest.raises(frazil.ConflictError), lake.transaction() as tx:
+            assert tx.table(NAME).scan(where=where).count() == 1
+            tx.table(NAME).append([also("f", 10 + number, 0.0)])
+            table.widen_column("n", kind)
+            table.append([also("n", 20 + number, value)])
+    assert [each["id"] for each in rows_of(table)] == [1, 2, 3, 10, 20, 21]
+
+
+def test_p16_rows_asked_to_go_are_known_after_the_column_was_widened(lake: frazil.Lake) -> None:
+    """The condition of a delete is bound to the type its column had; who appends finds it wider (P23)."""
+    table = wide_table(lake, "n")
+
+    def theirs(column: str, where: str) -> None:
+        table.delete(where)
+        table.widen_column(column, WIDENED[column][0])
+
+    meanwhile = after(lambda: theirs("n", "n >= 20"))
+    error = refused(lambda: table.append([also("n", 4, 40)], **meanwhile), table)
+    assert {each.check for each in error.conflicts} == {"my rows not deleted meanwhile"}
+    assert table.append([also("n", 5, 5)], **after(lambda: theirs("d", "d = 0 and n = 10"))).attempts == 2
+    assert [each["id"] for each in rows_of(table)] == [5]
+
+
+def test_p16_more_digits_abort_a_condition_that_divides_by_them(lake: frazil.Lake) -> None:
+    table = wide_table(lake, "d")
+    theirs = after(lambda: table.widen_column("d", "decimal(38, 2)"))
+    error = refused(lambda: table.delete("10 / d > 5", **theirs), table, "rounded otherwise")
+    assert {each.check for each in error.conflicts} == {"schema still compatible"}
 
 
 def test_p16_two_writers_new_columns_get_ids_of_their_own(table: frazil.Table) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import math
 import pickle
+import re
+import struct
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -38,10 +40,12 @@ from pyiceberg.types import (
     DecimalType,
     DoubleType,
     FloatType,
+    IcebergType,
     IntegerType,
     ListType,
     LongType,
     NestedField,
+    PrimitiveType,
     StringType,
     StructType,
     TimestampType,
@@ -52,6 +56,7 @@ from pyiceberg.types import (
 
 from frazil.errors import InvalidInput
 from frazil.format import pruning
+from frazil.format.conditions import in_partitions
 from frazil.format.filters import Filter, parse_filter
 from frazil.format.manifests import summarize_partitions
 from frazil.model import DataFile
@@ -331,7 +336,139 @@ def test_p16_a_filter_follows_a_renamed_column_and_refuses_a_dropped_or_retyped_
     with pytest.raises(InvalidInput, match="dropped"):
         made.rebound(Schema(NestedField(2, "id", IntegerType(), required=False)))
     with pytest.raises(InvalidInput, match="type"):
-        made.rebound(Schema(NestedField(1, "id", LongType(), required=False)))
+        made.rebound(Schema(NestedField(1, "id", StringType(), required=False)))
+
+
+def one_column(kind: IcebergType) -> Schema:
+    return Schema(NestedField(1, "x", kind, required=False))
+
+
+def bounds_of(kind: PrimitiveType, *values: Any) -> DataFile:
+    low, high = (to_bytes(kind, each) for each in (min(values), max(values)))
+    counts = {1: len(values)}
+    return DataFile(
+        file_path="f",
+        record_count=len(values),
+        file_size_in_bytes=1,
+        value_counts=counts,
+        null_value_counts={1: 0},
+        nan_value_counts={1: 0},
+        lower_bounds={1: low},
+        upper_bounds={1: high},
+    )
+
+
+def verdicts(made: Filter, kind: PrimitiveType, value: Any) -> tuple[bool, bool, bool]:
+    """Of a row with this value in a file of this type: whether it is selected, may be, and must be."""
+    arrow: Any = schema_to_pyarrow(kind)
+    rows = pa.table({"x": pa.array([value], arrow)})
+    facts = pruning.FileFacts(made.schema, made.field_ids, {}).of_file(bounds_of(kind, value))
+    return made.mask(rows).true_count == 1, pruning.may_match(made.may)(facts), pruning.must_match(made.must)(facts)
+
+
+FLOAT_TENTH = struct.unpack("<f", struct.pack("<f", 0.1))[0]
+WIDER: dict[str, tuple[PrimitiveType, PrimitiveType, list[Any], list[Any]]] = {
+    # name: old type, new type, values of the old one, values that only the new one has
+    "int": (IntegerType(), LongType(), [-(2**31), -1, 0, 7, 2**31 - 1], [2**31, 2**31 + 5, 3 * 10**9, -(2**40)]),
+    "float": (FloatType(), DoubleType(), [-1.5, 0.0, FLOAT_TENTH, 7.0, 3e38], [0.1, 1e300, -1e300, 7.000000000001]),
+    "decimal": (
+        DecimalType(5, 2),
+        DecimalType(9, 2),
+        [Decimal("-999.99"), Decimal("0.00"), Decimal("0.10"), Decimal("7.00"), Decimal("999.99")],
+        [Decimal("1000.00"), Decimal("30000.05"), Decimal("-1234567.89")],
+    ),
+}
+CONDITIONS = [
+    "x = 7", "x <> 7", "x < 3000000000", "x > -3000000000", "x <= 2147483647.5", "x = 0.1", "x <=> 0.1", "x >= 0.1",
+    "x < 999.995", "x > 999.99", "x in (7, 0.1, 1000)", "x not in (7, 30000.05)", "x between 0 and 1000", "x < 1e300",
+    "x = cast(0.1 as float)", "abs(x) = 7", "-x < 0", "x + 1 > 8", "x * 2 = 14", "coalesce(x, 0) > 1000",
+    "case when x > 7 then x else 0 end > 999.99", "x is null or x = 7", "isnan(x)", "try_cast(x as bigint) = 7",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", CONDITIONS)
+@pytest.mark.parametrize("kind", WIDER)
+def test_p16_a_filter_on_a_widened_column_selects_the_same_rows_and_means_what_it_says_on_new_values(
+    kind: str, text: str
+) -> None:
+    old, new, before, only_new = WIDER[kind]
+    made = parse_filter(text, one_column(old))
+    wide = made.rebound(one_column(new))
+    again = parse_filter(text, one_column(new))
+    for moved in (wide, pickle.loads(pickle.dumps(wide))):
+        for value in before:
+            # In a file from before, and in one from after.
+            held = verdicts(made, old, value)[0]
+            for file in (old, new):
+                found, may, must = verdicts(moved, file, value)
+                assert found == held
+                assert must <= found <= may
+        for value in only_new:
+            assert verdicts(moved, new, value) == verdicts(again, new, value)
+            found, may, must = verdicts(moved, new, value)
+            assert must <= found <= may
+
+
+def test_p16_a_float_compared_with_a_decimal_number_meets_the_same_rows_as_double() -> None:
+    """0.1 is no 32-bit float: a column of floats never holds it, and one of doubles may."""
+    for text, old_row in (("x = 0.1", False), ("x = cast(0.1 as float)", True)):
+        made = parse_filter(text, one_column(FloatType()))
+        wide = made.rebound(one_column(DoubleType()))
+        assert verdicts(made, FloatType(), FLOAT_TENTH)[0] is old_row
+        assert verdicts(wide, FloatType(), FLOAT_TENTH)[0] is old_row
+        assert verdicts(wide, DoubleType(), 0.1)[0] is not old_row
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (LongType(), IntegerType()),
+        (DoubleType(), FloatType()),
+        (DecimalType(9, 2), DecimalType(5, 2)),
+        (DecimalType(5, 2), DecimalType(9, 3)),
+        (IntegerType(), DoubleType()),
+        (IntegerType(), DecimalType(18, 0)),
+        (IntegerType(), StringType()),
+        (FloatType(), DecimalType(9, 2)),
+        (DateType(), TimestampType()),
+        (TimestampType(), TimestamptzType()),
+        (StringType(), BinaryType()),
+    ],
+    ids=str,
+)
+def test_p16_a_filter_on_a_column_that_was_retyped_otherwise_is_refused(old: IcebergType, new: IcebergType) -> None:
+    made = parse_filter("x is not null", one_column(old))
+    with pytest.raises(InvalidInput, match=f"from {re.escape(str(old))} to {re.escape(str(new))}"):
+        made.rebound(one_column(new))
+
+
+def test_p16_more_digits_are_refused_where_a_result_would_be_rounded_otherwise() -> None:
+    """1 / 3.00 has as many digits as the divisor may have, so that another rounding would select other rows."""
+    for text in ("1 / x > 0.33", "x * x * x * x > 7", "cast(1 as decimal(20, 10)) / nullif(x, 0) = 7"):
+        made = parse_filter(text, one_column(DecimalType(5, 2)))
+        with pytest.raises(InvalidInput, match=r"x of the filter .* rounded otherwise"):
+            made.rebound(one_column(DecimalType(38, 2)))
+    same = parse_filter("x / 4 = 1.75", one_column(DecimalType(5, 2))).rebound(one_column(DecimalType(9, 2)))
+    assert verdicts(same, DecimalType(9, 2), Decimal("7.00"))[0]
+
+
+def test_p16_a_nested_column_and_a_bucket_follow_when_they_are_widened() -> None:
+    def nested(kind: IcebergType) -> Schema:
+        return Schema(NestedField(1, "s", StructType(NestedField(2, "n", kind, required=False)), required=False))
+
+    wide = parse_filter("s.n < 3000000000", nested(IntegerType())).rebound(nested(LongType()))
+    rows = pa.table({"s": [{"n": 2**31}, {"n": 2**32}, {"n": None}]})
+    assert wide.mask(rows).to_pylist() == [True, False, False]
+    for kind in ("int", "decimal"):
+        old, new, before, only_new = WIDER[kind]
+        spec = PartitionSpec(PartitionField(1, 1000, BucketTransform(4), "x_bucket"))
+        made = in_partitions(spec, [(0,), (2,)], one_column(old))
+        wide, again = made.rebound(one_column(new)), in_partitions(spec, [(0,), (2,)], one_column(new))
+        for value in (*before, *only_new):
+            held = verdicts(again, new, value)
+            assert verdicts(wide, new, value) == held
+            if value in before:
+                assert verdicts(made, old, value) == held
 
 
 def test_thousands_of_ors_are_no_problem() -> None:

@@ -133,7 +133,7 @@ class Chain:
 
     def _add_change(self, operation: MetadataChange, building: _Building) -> None:
         _refuse_any(head_conflicts(operation, building.metadata))
-        change = metadata_change(operation, building.metadata)
+        change = metadata_change(operation, building.metadata, building.head.now_ms)
         if change is not None:
             building.add(*change)
             building.count("changed", 1)
@@ -187,7 +187,7 @@ class Chain:
         write, metadata, found = step.write, building.metadata, building.head.metadata
         _refuse_any(head_conflicts(write, metadata, found))
         since = self._history(write, found)
-        carried, conflicts = row_conflicts(write, since, step.looking.at(metadata), metadata)
+        carried, conflicts = row_conflicts(write, since, step.looking.at(metadata, found), metadata, found)
         _refuse_any((*conflicts, *self._later_step_conflicts(step, carried, since, building)))
         return carried, since
 
@@ -220,7 +220,7 @@ class Chain:
         escapes = bool(by_key and step.write.copies and step is not self._writes[0])
         if not escapes and (carried.is_unmoved(step.write) or self._stands_alone(step)):
             return ()
-        busy = [change for change in since.changes if change.removed or change.deletes]
+        busy = [change for change in since.changes if change.removed or change.deletes] or list(since.changes)
         culprit = by_key[0] if escapes else busy[-1]
         return (
             Conflict(
@@ -335,13 +335,14 @@ def _looks_back(write: Write, head: TableMetadata) -> bool:
         return True
     if write.on_deleted == "keep":
         return False
-    for snapshot in head.ancestors(head.ref_snapshot_id(write.branch)):
-        if snapshot.snapshot_id == write.base.snapshot_id:
+    first: Snapshot | None = None
+    for first in head.ancestors(head.ref_snapshot_id(write.branch)):
+        if first.snapshot_id == write.base.snapshot_id:
             return False
-        if snapshot.operation not in ("append", "replace"):
+        if first.operation not in ("append", "replace"):
             return True
-    # The base is not in this history; what was deleted on the way here is not known.
-    return False
+    # Unless this is all that came since, what was deleted on the way here has expired, and may be on record.
+    return first is not None and first.parent_snapshot_id != write.base.snapshot_id
 
 
 def _refuse_any(found: Sequence[Conflict]) -> None:

@@ -5,14 +5,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from frazil.commit.carry import Carried, carry, unmoved
 from frazil.commit.checks import Check, Look
 from frazil.commit.history import History
-from frazil.commit.operations import Kind, MetadataChange, Operation, Write
+from frazil.commit.operations import Kind, MetadataChange, Operation, Read, Write
+from frazil.commit.rebase import SOURCE
 from frazil.errors import InvalidInput
 from frazil.format import pruning
 from frazil.format.filters import Filter
@@ -24,7 +25,13 @@ _ROWS = (Check.BASE_IS_ANCESTOR, Check.FILES_EXIST, Check.NO_NEW_DELETES, Check.
 _REWRITE = (Check.BASE_IS_ANCESTOR, Check.FILES_EXIST, Check.FILES_NOT_REMOVED)
 _COMING = (Check.ADDED_ONCE, Check.NOT_DELETED)
 _READS = (Check.NO_ADDED_ROWS, Check.NO_REMOVED_ROWS, Check.NO_NEW_DELETE_FILES)
-_INTENT = (Check.SAME_TABLE, Check.SCHEMA_COMPATIBLE, Check.LAYOUT_UNCHANGED, Check.REFS_UNCHANGED)
+_INTENT = (
+    Check.SAME_TABLE,
+    Check.SCHEMA_COMPATIBLE,
+    Check.LAYOUT_UNCHANGED,
+    Check.REFS_UNCHANGED,
+    Check.SINK_UNMOVED,
+)
 _SERIALIZABLE, _SNAPSHOT = Isolation.SERIALIZABLE, Isolation.SNAPSHOT
 
 REQUIRED: dict[tuple[Kind, Isolation], tuple[Check, ...]] = {
@@ -40,6 +47,8 @@ REQUIRED: dict[tuple[Kind, Isolation], tuple[Check, ...]] = {
     (Kind.UPDATE, _SNAPSHOT): (*_HEAD, Check.ADDED_ONCE, *_ROWS),
     (Kind.UPSERT, _SERIALIZABLE): (*_HEAD, Check.KEYS_UNCHANGED, Check.NOT_DELETED, *_ROWS, *_READS),
     (Kind.UPSERT, _SNAPSHOT): (*_HEAD, Check.KEYS_UNCHANGED, Check.NOT_DELETED, *_ROWS),
+    (Kind.MERGE, _SERIALIZABLE): (*_HEAD, Check.ADDED_ONCE, *_ROWS, *_READS),
+    (Kind.MERGE, _SNAPSHOT): (*_HEAD, Check.ADDED_ONCE, *_ROWS),
     (Kind.ROW_DELTA, _SERIALIZABLE): (*_HEAD, Check.KEYS_UNCHANGED, *_ROWS, *_READS),
     (Kind.ROW_DELTA, _SNAPSHOT): (*_HEAD, Check.KEYS_UNCHANGED, *_ROWS),
     (Kind.REWRITE, _SERIALIZABLE): (*_HEAD, *_REWRITE, *_READS),
@@ -69,25 +78,30 @@ def head_conflicts(
     wanted = required(operation)
     verdicts = [check(operation, head) for name, check in _HEAD_CHECKS.items() if name in wanted]
     verdicts.append(_filters_bound(operation, head, found or head))
+    verdicts.append(_source_kept(operation, head))
     return tuple(each for each in verdicts if each is not None)
 
 
 def row_conflicts(
-    write: Write, history: History, look: Look, head: TableMetadata
+    write: Write, history: History, look: Look, head: TableMetadata, found: TableMetadata | None = None
 ) -> tuple[Carried, tuple[Conflict, ...]]:
-    """The operation as it stands at the head, and everything that winners did which it cannot stand beside."""
+    """The operation as it stands at the head, and everything that winners did which it cannot stand beside.
+
+    ``found``: as for ``head_conflicts``, which must have had nothing to say.
+    """
     wanted = required(write)
     if Check.BASE_IS_ANCESTOR in wanted and not history.base_is_ancestor and not _is_blind(write):
-        return unmoved(write), (_history_broken(write),)
+        return unmoved(write), (_base_lost(write) if history.base_is_lost else _history_broken(write),)
     if not history.changes:
         return unmoved(write), ()
     if Check.ADDED_ONCE in wanted and (twice := _added_twice(write, history)):
         return unmoved(write), twice
     carried = carry(write, history.changes, look, wanted)
+    tests = [(read, _Narrowed(read.bound(found or head, head), head)) for read in write.reads]
     if Check.NO_ADDED_ROWS in wanted:
-        return carried, (*carried.conflicts, *_added_rows(write, history.changes, look, head))
+        return carried, (*carried.conflicts, *_added_rows(write, history.changes, look, tests))
     # Two that put rows in the place of the same ones: what the first put there would be left beside what I do.
-    both = (replace(each, check=Check.ROW_OWNER) for each in _added_rows(write, carried.replaced_twice, look, head))
+    both = (replace(each, check=Check.ROW_OWNER) for each in _added_rows(write, carried.replaced_twice, look, tests))
     return carried, (*carried.conflicts, *both)
 
 
@@ -145,17 +159,10 @@ def _schema_compatible(write: Write, head: TableMetadata) -> Conflict | None:
 def _filters_bound(write: Write, head: TableMetadata, found: TableMetadata) -> Conflict | None:
     """A filter's columns must be what they were (P16), but for what this very commit does to them."""
     for read in write.reads:
-        problems = [problem for each in (found, head) if (problem := _unbound(read.where, each)) is not None]
-        if len(problems) == 2:
-            return _schema_conflict(problems[0], "Read the table again and repeat the operation")
-    return None
-
-
-def _unbound(where: Filter, head: TableMetadata) -> str | None:
-    try:
-        where.rebound(head.schema())
-    except InvalidInput as error:
-        return error.problem
+        try:
+            read.bound(found, head)
+        except InvalidInput as error:
+            return _schema_conflict(error.problem, "Read the table again and repeat the operation")
     return None
 
 
@@ -191,6 +198,18 @@ def _keys_unchanged(write: Write, head: TableMetadata) -> Conflict | None:
     return None
 
 
+def _source_kept(write: Write, head: TableMetadata) -> Conflict | None:
+    """Files of another snapshot may be put into the table again only while that one keeps them from being removed."""
+    source = None if write.owns_files else write.snapshot_properties.get(SOURCE)
+    if source is None or head.has_snapshot(int(source)):
+        return None
+    return Conflict(
+        Check.FILES_EXIST,
+        f"the snapshot {source} that it picks has expired meanwhile, and its files may be removed at any time",
+        advice="Repeat the write itself",
+    )
+
+
 _HEAD_CHECKS = {
     Check.SAME_TABLE: _same_table,
     Check.BRANCH_EXISTS: _branch_exists,
@@ -214,6 +233,15 @@ def _history_broken(write: Write) -> Conflict:
         f"the snapshot {write.base.snapshot_id} this {write.name} read is no longer in the history of "
         f"{write.branch!r}: it was rolled back, replaced or expired",
         advice=f"Read the table again and repeat the {write.name}",
+    )
+
+
+def _base_lost(write: Write) -> Conflict:
+    return Conflict(
+        Check.BASE_IS_ANCESTOR,
+        f"the snapshot {write.base.snapshot_id} this {write.name} read has expired and its files were removed, so "
+        "nobody can say what has changed since",
+        advice=f"Read the table again and repeat the {write.name}, or keep snapshots for longer than a write takes",
     )
 
 
@@ -259,9 +287,10 @@ class _Narrowed:
         return found
 
 
-def _added_rows(write: Write, changes: Iterable[Change], look: Look, head: TableMetadata) -> Iterator[Conflict]:
+def _added_rows(
+    write: Write, changes: Iterable[Change], look: Look, tests: Sequence[tuple[Read, _Narrowed]]
+) -> Iterator[Conflict]:
     """Rows that were not there when I looked, and that I would have looked at."""
-    tests = [(read, _Narrowed(read.where, head)) for read in write.reads]
     if not tests:
         return
     for change in changes:

@@ -17,7 +17,7 @@ from frazil.format.metadata import TableMetadata
 from frazil.format.storage import Storage
 from frazil.model import Change, Content, DataFile, Entry, Lineage, Predicate, Snapshot
 from frazil.read.arrow import Reading
-from frazil.read.deletes import Deletes
+from frazil.read.deletes import Deletes, Keys
 from frazil.read.plan import DeleteIndex, DeleteRef, FileTask, plan
 from frazil.read.positions import key_positions, matching_positions
 from frazil.stage.lineage import read_lineage
@@ -35,16 +35,22 @@ class Looking:
         self._write = write
         self._own_files = own_files
         self._head: TableMetadata | None = None
+        self._bound: dict[int, tuple[Filter, Keys | None]] = {}
         self._lineages: dict[str, Lineage | None] = {}
         self._matched: dict[tuple[str, int], bool] = {}
         self._asked: dict[tuple[int, str], BitMap64] = {}
         self._indexes: dict[str, DeleteIndex] = {}
 
-    def at(self, head: TableMetadata) -> Looking:
-        """The same, at this head: schemas and specs are the table's newest."""
+    def at(self, head: TableMetadata, found: TableMetadata) -> Looking:
+        """The same, at this head: schemas and specs are the table's newest. ``found``: the head as others left it."""
         if head is not self._head:
             # They read bounds by the head's types, which may have become wider.
             self._indexes = {}
+            keys = Deletes(self._storage, head).key_type
+            self._bound = {
+                id(read): (read.bound(found, head), None if read.keys is None else read.keys.widened(keys))
+                for read in self._write.reads
+            }
         self._head = head
         return self
 
@@ -83,9 +89,10 @@ class Looking:
     def matches(self, added: Entry, read: Read) -> bool:
         key = (added.file.file_path, id(read))
         if key not in self._matched:
-            task = FileTask(added.file, added.sequence_number or 0, None, (), _unless_true(read.where))
-            if read.keys is not None:
-                found = key_positions(task, self._reading(), read.keys)
+            where, keys = self._bound[id(read)]
+            task = FileTask(added.file, added.sequence_number or 0, None, (), _unless_true(where))
+            if keys is not None:
+                found = key_positions(task, self._reading(), keys)
             else:
                 found = matching_positions(task, self._reading())
             self._matched[key] = bool(found)
@@ -147,8 +154,9 @@ class Looking:
         return {task.file.file_path: task for task in tasks}
 
     def _base_snapshot(self) -> Snapshot | None:
-        base = self._write.base.snapshot_id
-        return None if base is None else self._metadata.snapshot(base)
+        base = self._write.base
+        # The head may not know it any more.
+        return base.snapshot or (None if base.snapshot_id is None else self._metadata.snapshot(base.snapshot_id))
 
     # Rows that the operation depends on (P22)
 

@@ -15,13 +15,14 @@ from frazil.format.manifests import (
     NewManifest,
     read_manifest,
     read_manifest_list,
+    read_manifest_with,
     with_counts,
     write_manifest,
     write_manifest_list,
 )
 from frazil.format.metadata import TableMetadata
 from frazil.format.storage import Storage
-from frazil.model import Content, DataFile, Entry, Lineage, Manifest, Snapshot, Status
+from frazil.model import Content, DataFile, Entry, Manifest, Snapshot, Status
 from frazil.runtime import Runtime
 from frazil.stage.deletes import stage_positions
 from frazil.stage.lineage import write_lineage
@@ -50,7 +51,7 @@ class OperationManifests:
         self._unmoved_sidecar: str | None = None
         """The record of the write as it was staged, the same for every attempt that nobody moved."""
         self._held: dict[str, frozenset[str]] = {}
-        """Manifest → those of the files to take out that it holds; manifests never change."""
+        """Manifest → the live files that it holds; manifests never change."""
         self._used: set[str] = set()
 
     def write_list(
@@ -130,12 +131,9 @@ class OperationManifests:
         """The record of where rows of removed files went (P26), for everybody who still has to find them."""
         if not any(file.content == Content.DATA for file in taken) or not (carried.added or self._rewrites):
             return None
-        if carried.lineage is None and self._write.lineage_path is not None:
-            return self._write.lineage_path
         if carried.lineage is None and self._unmoved_sidecar is not None:
             return self._unmoved_sidecar
-        lineage = carried.lineage or Lineage(self._write.copies, self._write.moved)
-        path = write_lineage(self._storage, self._runtime, head, lineage)
+        path = write_lineage(self._storage, self._runtime, head, carried.lineage or self._write.lineage)
         self._sidecars.append(path)
         if carried.lineage is None:
             self._unmoved_sidecar = path
@@ -167,7 +165,8 @@ class OperationManifests:
         filtered: list[NewManifest] = []
         taken: list[DataFile] = []
         for manifest in live:
-            mine = self._hits(manifest, wanted) if left and manifest.partition_spec_id in specs else frozenset()
+            may_hold = left and manifest.partition_spec_id in specs
+            mine, entries = self._hits(manifest, wanted) if may_hold else (frozenset[str](), None)
             if not mine:
                 kept.append(manifest)
                 continue
@@ -177,7 +176,7 @@ class OperationManifests:
                 head,
                 manifest.partition_spec_id,
                 manifest.content,
-                partial(self._marked, manifest, mine),
+                partial(self._marked, manifest, mine, entries),
             )
             filtered.append(new)
             marked = self._entries[new.manifest.manifest_path]
@@ -186,20 +185,22 @@ class OperationManifests:
             raise FilesMissing(sorted(missing))
         return kept, filtered, taken
 
-    def _hits(self, manifest: Manifest, wanted: set[str]) -> frozenset[str]:
+    def _hits(self, manifest: Manifest, wanted: set[str]) -> tuple[frozenset[str], Sequence[Entry] | None]:
+        """The wanted files that a manifest holds, and its entries if it had to be read to find that out."""
         path = manifest.manifest_path
-        if path not in self._held:
-            entries = read_manifest(self._storage, manifest, stats=frozenset())
-            self._held[path] = frozenset(entry.file.file_path for entry in entries)
-        return self._held[path] & wanted
+        if path in self._held:
+            return self._held[path] & wanted, None
+        entries = read_manifest_with(self._storage, manifest, wanted)
+        self._held[path] = frozenset(entry.file.file_path for entry in entries)
+        return self._held[path] & wanted, entries
 
-    def _marked(self, manifest: Manifest, mine: frozenset[str]) -> list[Entry]:
+    def _marked(self, manifest: Manifest, mine: frozenset[str], entries: Sequence[Entry] | None) -> list[Entry]:
         return [
             # Whoever commits this manifest deletes the file, so the id is inherited (P14).
             replace(entry, status=Status.DELETED, snapshot_id=None)
             if entry.file.file_path in mine
             else replace(entry, status=Status.EXISTING)
-            for entry in read_manifest(self._storage, manifest)
+            for entry in (read_manifest(self._storage, manifest) if entries is None else entries)
         ]
 
     def _merge(self, group: Sequence[Manifest], head: TableMetadata, place: Place) -> Manifest:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import hashlib
 from collections.abc import Mapping
@@ -12,9 +13,10 @@ import orjson
 from pyroaring import BitMap64
 
 from frazil.commit.intents import Intent
+from frazil.errors import InvalidInput
 from frazil.format.filters import Filter
-from frazil.format.metadata import MAIN
-from frazil.model import Content, DataFile, Isolation, Predicate, Run
+from frazil.format.metadata import MAIN, TableMetadata
+from frazil.model import Content, DataFile, Isolation, Lineage, Predicate, Run, Snapshot
 from frazil.read.deletes import Keys
 
 OnDeleted = Literal["abort", "keep", "drop"]
@@ -29,6 +31,7 @@ class Kind(enum.StrEnum):
     DELETE = "delete"
     UPDATE = "update"
     UPSERT = "upsert"
+    MERGE = "merge"
     ROW_DELTA = "row delta"
     REWRITE = "rewrite"
     METADATA = "metadata"
@@ -41,6 +44,12 @@ class Base:
     snapshot_id: int | None = None
     """None: the branch had no snapshot."""
     sequence_number: int = 0
+    snapshot: Snapshot | None = field(default=None, compare=False, repr=False)
+    """All of it, with which the head can still be compared when it has expired (rule P18)."""
+
+    @staticmethod
+    def of(snapshot: Snapshot | None) -> Base:
+        return Base() if snapshot is None else Base(snapshot.snapshot_id, snapshot.sequence_number, snapshot)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,6 +61,19 @@ class Read:
     """Narrower than ``where``: only rows with one of these keys were looked at (a merge by key)."""
     sees_removals: bool = False
     """The operation depends on these rows being there (a transaction's scan), so their removal counts, too (P22)."""
+
+    def bound(self, found: TableMetadata, head: TableMetadata) -> Filter:
+        """Its filter for rows that others have added since. Raises InvalidInput when a column is not what it was (P16).
+
+        ``found``: the head as others left it. ``head``: with what earlier steps of the same commit did to it, who may
+        have made the columns that the filter names.
+        """
+        try:
+            return self.where.rebound(found.schema())
+        except InvalidInput:
+            with contextlib.suppress(InvalidInput):
+                return self.where.rebound(head.schema())
+            raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +126,6 @@ class Write:
     """Field id → name at staging time, for every column the files hold, nested ones included."""
     nullable_ids: frozenset[int] = frozenset()
     """Columns that were optional at staging time and in which the files may hold a null."""
-    lineage_path: str | None = None
-    """The sidecar with ``copies`` and ``moved``, written and durable (P26)."""
     snapshot_id: int | None = None
     """The id its snapshot is to have, where something refers to it already; None: any."""
     owns_files: bool = True
@@ -122,8 +142,13 @@ class Write:
         """Every file that was written for this operation alone."""
         if not self.owns_files:
             return []
-        sidecar = [self.lineage_path] if self.lineage_path is not None else []
-        return [*(file.file_path for file in (*self.added, *self.deletes)), *sidecar]
+        return [file.file_path for file in (*self.added, *self.deletes)]
+
+    @property
+    def lineage(self) -> Lineage:
+        """Where the rows of the removed files went (P26)."""
+        removed = {file.file_path for file in self.removed}
+        return Lineage(self.copies, {path: rows for path, rows in self.moved.items() if path in removed})
 
     @property
     def has_equality_deletes(self) -> bool:

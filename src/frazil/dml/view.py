@@ -40,8 +40,7 @@ class View:
 
     @property
     def base(self) -> Base:
-        found = self.snapshot
-        return Base() if found is None else Base(found.snapshot_id, found.sequence_number)
+        return Base.of(self.snapshot)
 
     @property
     def schema(self) -> Schema:
@@ -49,8 +48,7 @@ class View:
 
     def bound(self, where: Filter) -> Filter:
         """The filter for this version's schema; the table may have got columns since it was parsed (rule P16)."""
-        schema = self.schema
-        return where if where.schema is schema or where.schema == schema else where.rebound(schema)
+        return where.rebound(self.schema)
 
     def tasks(self, where: Filter) -> tuple[FileTask, ...]:
         """The files that may hold rows the filter selects, with all that a manifest says of them."""

@@ -22,6 +22,8 @@ from frazil.format._sql_nodes import (
     DATE,
     DOUBLE,
     INT,
+    INT_MAX,
+    INT_MIN,
     MICROS_PER_DAY,
     TEXT,
     TIMESTAMP,
@@ -187,6 +189,13 @@ def _timestamp_to_int(_: DataType, target: Target) -> Callable[[Any], int]:
     return lambda micros: _in_range(micros // 1_000_000, target)
 
 
+def _seconds_to_timestamp(seconds: int) -> int:
+    micros = seconds * 1_000_000
+    if not INT_MIN <= micros <= INT_MAX:
+        raise CastError(f"{seconds} seconds do not fit TIMESTAMP")
+    return micros
+
+
 def _to_double(_: DataType, target: Target) -> Callable[[Any], float]:
     def cast(value: Any) -> float:
         try:
@@ -211,7 +220,7 @@ def _to_decimal(_: DataType, target: Target) -> Callable[[Any], Decimal]:
             rounded = exact.quantize(unit, rounding=ROUND_HALF_UP, context=_EXACT)
         except (InvalidOperation, ValueError) as error:
             raise CastError(f"{value!r} is not a number that fits {target.name}") from error
-        if rounded.copy_abs() >= limit:
+        if rounded.is_nan() or rounded.copy_abs() >= limit:
             raise CastError(f"{value!r} does not fit {target.name}")
         return rounded
 
@@ -285,5 +294,5 @@ _CASTS: tuple[
     (_is(TIMESTAMP), _is(TIMESTAMP), _same),
     (_is(TIMESTAMP), _is(TEXT), _fixed(parse_timestamp)),
     (_is(TIMESTAMP), _is(DATE), _fixed(lambda days: days * MICROS_PER_DAY)),
-    (_is(TIMESTAMP), _is(INT), _fixed(lambda seconds: seconds * 1_000_000)),
+    (_is(TIMESTAMP), _is(INT), _fixed(_seconds_to_timestamp)),
 )

@@ -11,13 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Context, Decimal
 from functools import lru_cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute
-from pyiceberg.io.pyarrow import schema_to_pyarrow
-from pyiceberg.transforms import BucketTransform
-from pyiceberg.types import IcebergType
 
 from frazil.errors import InvalidInput
 from frazil.format._sql_cast import CastError, Target, find_cast
@@ -41,13 +38,18 @@ from frazil.format._sql_nodes import (
     decimal_shape,
     is_decimal,
 )
-from frazil.format.partitions import arrow_transform
+
+if TYPE_CHECKING:
+    from pyiceberg.types import IcebergType
 
 # An array or a scalar; the stubs of pyarrow know no function that takes either.
 Value = Any
 pc: Any = pyarrow.compute
 arrow: Any = pa
 FALLIBLE = frozenset({"add", "sub", "mul", "neg", "abs", "div", "mod", "intdiv", "cast"})
+ARITHMETIC = frozenset({"add", "sub", "mul", "div", "mod", "intdiv"})
+COMPARED = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "nseq", "in"})
+"""Their option is the type that their arguments are compared in."""
 _EXACT = Context(prec=100)
 
 
@@ -130,7 +132,10 @@ def _naive_micros(array: Value) -> Value:
 
 def denormalize(array: Value, kind: IcebergType) -> Value:
     """The way back: from the one type of its family to the type a table's rows have. Values that do not fit raise."""
-    target = schema_to_pyarrow(kind, include_field_ids=False)
+    # Here and not above: evaluation is sent to machines that have pyarrow only.
+    from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+    target: Any = schema_to_pyarrow(kind, include_field_ids=False)
     if isinstance(target, pa.BaseExtensionType):
         return arrow.ExtensionArray.from_storage(target, array.cast(target.storage_type))
     if array.type == TIMESTAMP:
@@ -238,7 +243,12 @@ def _coerced(node: Node, kind: DataType, run: Callable[[Node], Value]) -> Value:
     value = run(node)
     if value.type == kind:
         return value
-    return value.cast(kind, safe=False) if kind == DOUBLE else value.cast(kind)
+    return to_double(value) if kind == DOUBLE else value.cast(kind)
+
+
+def to_double(value: Value) -> Value:
+    """Numbers as the nearest doubles. Arrow's own cast of decimals is off by one bit for every tenth of them."""
+    return per_row(float, DOUBLE, [value]) if is_decimal(value.type) else value.cast(DOUBLE, safe=False)
 
 
 def _literal_as(node: Literal, kind: DataType) -> Any:
@@ -375,7 +385,7 @@ def _guarded(function: Callable[..., Value], *args: Value) -> Value:
         ) from error
 
 
-def decimal_result(op: str, left: Node, right: Node) -> DataType:
+def _decimal_result(op: str, left: Node, right: Node) -> DataType:
     """Spark's type of an arithmetic operation on exact numbers."""
     (whole1, scale1), (whole2, scale2) = decimal_shape(left), decimal_shape(right)
     if op in ("add", "sub"):
@@ -394,6 +404,16 @@ def decimal_result(op: str, left: Node, right: Node) -> DataType:
         scale = max(38 - whole, min(scale, 6))
         return pa.decimal128(38, scale)
     return pa.decimal128(max(whole + scale, 1), scale)
+
+
+def arithmetic_type(op: str, left: Node, right: Node) -> DataType:
+    if op == "intdiv":
+        return INT
+    if DOUBLE in (left.type, right.type):
+        return DOUBLE
+    if is_decimal(left.type) or is_decimal(right.type):
+        return _decimal_result(op, left, right)
+    return DOUBLE if op == "div" else INT
 
 
 def _decimal_arithmetic(node: Call, frame: Frame) -> Value:
@@ -422,13 +442,15 @@ def _decimal_arithmetic(node: Call, frame: Frame) -> Value:
 def _negate(node: Call, frame: Frame) -> Value:
     value = evaluate(node.args[0], frame)
     return (
-        per_row(lambda each: -each, node.type, [value]) if is_decimal(node.type) else _guarded(pc.negate_checked, value)
+        per_row(Decimal.copy_negate, node.type, [value])
+        if is_decimal(node.type)
+        else _guarded(pc.negate_checked, value)
     )
 
 
 def _absolute(node: Call, frame: Frame) -> Value:
     value = evaluate(node.args[0], frame)
-    return per_row(abs, node.type, [value]) if is_decimal(node.type) else _guarded(pc.abs_checked, value)
+    return per_row(Decimal.copy_abs, node.type, [value]) if is_decimal(node.type) else _guarded(pc.abs_checked, value)
 
 
 # Casts
@@ -538,6 +560,10 @@ def _matches(node: Call, frame: Frame) -> Value:
 
 def _bucketed(node: Call, frame: Frame) -> Value:
     """Whether a column's bucket is one of some; not in SQL, but what replacing a partition asks of rows."""
+    from pyiceberg.transforms import BucketTransform
+
+    from frazil.format.partitions import arrow_transform
+
     (column,) = node.args
     assert isinstance(column, Column)
     count, wanted = node.option
@@ -582,7 +608,7 @@ _OPS: dict[str, Callable[[Call, Frame], Value]] = {
     "nseq": _null_safe_equal,
     "in": _in,
     "isnan": _is_nan,
-    **dict.fromkeys(("add", "sub", "mul", "div", "mod", "intdiv"), _arithmetic),
+    **dict.fromkeys(ARITHMETIC, _arithmetic),
     "neg": _negate,
     "abs": _absolute,
     "cast": _cast,
@@ -599,13 +625,15 @@ _OPS: dict[str, Callable[[Call, Frame], Value]] = {
 }
 
 __all__ = [
+    "ARITHMETIC",
     "BINARY",
+    "COMPARED",
     "EMPTY",
     "UUID",
     "Frame",
     "Value",
+    "arithmetic_type",
     "can_fail",
-    "decimal_result",
     "denormalize",
     "evaluate",
     "internal",

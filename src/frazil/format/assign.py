@@ -38,7 +38,7 @@ from pyiceberg.types import (
 
 from frazil.errors import SchemaMismatch, Unsupported
 from frazil.format._sql_cast import CastError, Target, find_cast, parse_date, parse_time, parse_timestamp
-from frazil.format._sql_eval import denormalize, per_row
+from frazil.format._sql_eval import denormalize, per_row, to_double
 from frazil.format._sql_nodes import (
     BINARY,
     BOOL,
@@ -205,7 +205,7 @@ def _to_floating(source: DataType, kind: PrimitiveType) -> Store | None:
         return lambda array: array.cast(target)  # refuses integers that have more digits than the float
 
     def store(array: Array) -> Array:
-        doubles = array.cast(DOUBLE)
+        doubles = to_double(array)
         found = doubles.cast(target, safe=False)
         lost = pc.and_(pc.is_inf(found), pc.invert(pc.is_inf(doubles)))
         if pc.any(lost).as_py():

@@ -171,6 +171,16 @@ def near_keys(schema: Schema, keys: Mapping[int, Any]) -> Filter:
     return _filter(_all_of(tests) if count else FALSE, schema, f"a row with one of {count} keys")
 
 
+def between_keys(schema: Schema, ranges: Mapping[int, Any]) -> Filter:
+    """Every row whose key is within these ranges: field id → an array of the least and the greatest value."""
+    tests = []
+    for field_id, values in ranges.items():
+        column = column_of(field_id, schema)
+        low, high = internal(normalize(values, column.type))
+        tests.append(_between(column, low, high, strictly=False))
+    return _filter(_all_of(tests), schema, "a row within the range of the keys")
+
+
 def _near(column: Column, values: Any) -> Node:
     distinct = pc.unique(normalize(values, column.type))
     if len(distinct) <= MOST_LISTED and column.type != BOOL:

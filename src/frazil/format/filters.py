@@ -1,7 +1,7 @@
 """SQL text to a filter: the only module that knows sqlglot.
 
 A filter is a Spark SQL condition on one row of one table. Names are bound to field ids when it is parsed (rule P16), so
-a column renamed later is still the same column. Text without a zone is UTC, whatever any session says.
+a column renamed or widened later is still the same column. Text without a zone is UTC, whatever any session says.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import contextlib
 import difflib
 import itertools
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.schema import Schema
-from pyiceberg.types import NestedField, StructType, TimestampType
+from pyiceberg.types import IcebergType, NestedField, StructType, TimestampType
 from sqlglot import exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import SqlglotError
@@ -28,7 +28,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 from frazil.errors import InvalidInput
 from frazil.format import pruning
 from frazil.format._sql_cast import CastError, Target, find_cast, parse_date, parse_time, parse_timestamp
-from frazil.format._sql_eval import DATE_PARTS, EMPTY, Frame, decimal_result, evaluate, internal, selected, spread
+from frazil.format._sql_eval import DATE_PARTS, EMPTY, Frame, arithmetic_type, evaluate, internal, selected, spread
 from frazil.format._sql_nodes import (
     BINARY,
     BOOL,
@@ -51,13 +51,14 @@ from frazil.format._sql_nodes import (
     Literal,
     Node,
     common_type,
-    is_decimal,
     is_numeric,
     number_literal,
     sql_type,
     type_name,
 )
 from frazil.format._sql_prune import reach
+from frazil.format._sql_rebind import OtherRounding, widened
+from frazil.format.evolution import can_widen
 
 SUPPORTED = (
     "comparisons, <=>, IN, BETWEEN, LIKE, ILIKE, RLIKE, IS [NOT] NULL/TRUE/FALSE, AND, OR, NOT, + - * / % div, CAST, "
@@ -131,23 +132,37 @@ class Filter:
         return selected(self.condition, Frame(length, once))
 
     def rebound(self, schema: Schema) -> Filter:
-        """The same filter for a later schema: renamed columns follow, dropped or retyped ones are refused (P16)."""
+        """The same filter for a later schema (P16): it selects the rows that it selected before.
+
+        Columns that were renamed or widened follow. Raises InvalidInput for one that was dropped or retyped otherwise.
+        """
+        if self.schema is schema or self.schema == schema:
+            return self
+        wider: dict[int, IcebergType] = {}
         for column in self.columns:
-            try:
-                found = schema.find_field(column.field_id)
-            except ValueError as error:
-                raise InvalidInput(
-                    f"The column {column.name} of the filter {self.text!r} was dropped from the table"
-                ) from error
-            if found.field_type != column.source:
-                raise InvalidInput(
-                    f"The column {column.name} of the filter {self.text!r} changed its type from {column.source} to "
-                    f"{found.field_type}",
-                    advice="Make the filter again",
-                )
-        return Filter(
-            self.text, schema, self.condition, self.case_sensitive, self.parsed_with or self.schema, self.built
-        )
+            found = self._found(column, schema)
+            if found == column.source:
+                continue
+            if not can_widen(column.source, found):
+                raise self._retyped(f"The column {column.name}", f"changed its type from {column.source} to {found}")
+            wider[column.field_id] = found
+        try:
+            condition = widened(self.condition, wider) if wider else self.condition
+        except OtherRounding as error:
+            names = ", ".join(column.name for column in self.columns if column.field_id in wider)
+            raise self._retyped(names, "got more digits, with which results are rounded otherwise") from error
+        return Filter(self.text, schema, condition, self.case_sensitive, self.parsed_with or self.schema, self.built)
+
+    def _found(self, column: Column, schema: Schema) -> IcebergType:
+        try:
+            return schema.find_field(column.field_id).field_type
+        except ValueError as error:
+            raise InvalidInput(
+                f"The column {column.name} of the filter {self.text!r} was dropped from the table"
+            ) from error
+
+    def _retyped(self, what: str, happened: str) -> InvalidInput:
+        return InvalidInput(f"{what} of the filter {self.text!r} {happened}", advice="Make the filter again")
 
     def __str__(self) -> str:
         return self.text
@@ -166,8 +181,13 @@ def _restore(text: str, parsed_with: Schema, schema: Schema, case_sensitive: boo
     return found if schema == parsed_with else found.rebound(schema)
 
 
-def parse_filter(text: str | None, schema: Schema, *, case_sensitive: bool = False) -> Filter:
-    """A condition in Spark SQL, or None for every row. Raises InvalidInput: the place, and what to write instead."""
+def parse_filter(
+    text: str | None, schema: Schema, *, case_sensitive: bool = False, scopes: Sequence[str] = ()
+) -> Filter:
+    """A condition in Spark SQL, or None for every row. Raises InvalidInput: the place, and what to write instead.
+
+    ``scopes``: as for ``parse_expression``.
+    """
     if text is None:
         return Filter("true", schema, TRUE, case_sensitive)
     if not isinstance(text, str):
@@ -175,7 +195,7 @@ def parse_filter(text: str | None, schema: Schema, *, case_sensitive: bool = Fal
     if not text.strip():
         raise InvalidInput("The filter is empty", advice='Leave where out, or write where="true", for every row')
     tree = _parse(text)
-    condition = _Binder(text, schema, case_sensitive).bind(tree)
+    condition = _Binder(text, schema, case_sensitive, tuple(scopes)).bind(tree)
     if condition.type == NULL:
         condition = Literal(None, BOOL)
     if condition.type != BOOL:
@@ -237,14 +257,19 @@ def _restore_expression(text: str, schema: Schema, case_sensitive: bool) -> Expr
     return parse_expression(text, schema, case_sensitive=case_sensitive)
 
 
-def parse_expression(text: str, schema: Schema, *, case_sensitive: bool = False) -> Expression:
-    """A value in Spark SQL. Raises InvalidInput: the place, and what to write instead."""
+def parse_expression(
+    text: str, schema: Schema, *, case_sensitive: bool = False, scopes: Sequence[str] = ()
+) -> Expression:
+    """A value in Spark SQL. Raises InvalidInput: the place, and what to write instead.
+
+    ``scopes``: structs of the schema whose fields may be named without them, as the two tables of a merge are.
+    """
     if not isinstance(text, str):
         raise InvalidInput(f"An expression is SQL text, not {type(text).__name__}", advice='For instance "n + 1"')
     if not text.strip():
         raise InvalidInput("The expression is empty", advice="Write '' in single quotes for an empty text")
     with _of_an_expression():
-        node = _Binder(text, schema, case_sensitive).bind(_parse(text))
+        node = _Binder(text, schema, case_sensitive, tuple(scopes)).bind(_parse(text))
     return Expression(text, schema, node, case_sensitive)
 
 
@@ -399,10 +424,11 @@ _TARGETS: dict[Any, Target] = {
 class _Binder:
     """Turns one parsed filter into nodes with types and field ids."""
 
-    def __init__(self, text: str, schema: Schema, case_sensitive: bool) -> None:
+    def __init__(self, text: str, schema: Schema, case_sensitive: bool, scopes: tuple[str, ...] = ()) -> None:
         self._text = text
         self._schema = schema
         self._case_sensitive = case_sensitive
+        self._scopes = scopes
 
     def bind(self, tree: exp.Expr) -> Node:
         if not isinstance(tree, exp.Expr):
@@ -450,7 +476,7 @@ class _Binder:
             raise self._unsupported(tree)
         fields: tuple[NestedField, ...] = self._schema.fields
         path: list[NestedField] = []
-        for name in parts:
+        for name in self._qualified(parts):
             found = self._match(name, fields)
             if found is None:
                 raise self._unknown(parts, path, fields)
@@ -460,6 +486,20 @@ class _Binder:
         names = ".".join(field.name for field in path)
         ids = tuple(field.field_id for field in path)
         return Column(leaf.field_id, ids, names, leaf.field_type, sql_type(leaf.field_type))
+
+    def _qualified(self, parts: list[str]) -> list[str]:
+        """The name with its scope in front, where it was left out and only one has such a field."""
+        if not self._scopes or self._match(parts[0], self._schema.fields) is not None:
+            return parts
+        holding = [
+            scope
+            for scope in self._scopes
+            if isinstance(struct := self._schema.find_type(scope), StructType) and self._match(parts[0], struct.fields)
+        ]
+        if len(holding) > 1:
+            both = " and ".join(f"{scope}.{parts[0]}" for scope in holding)
+            raise InvalidInput(f"The column {parts[0]!r} in the filter {self._text!r} may be {both}")
+        return [*holding, *parts]
 
     def _match(self, name: str, fields: tuple[NestedField, ...]) -> NestedField | None:
         exact = [field for field in fields if field.name == name]
@@ -637,7 +677,7 @@ class _Binder:
         left, right = self._number(tree.this), self._number(self._part(tree, "expression"))
         if op == "intdiv" and not (left.type in (INT, NULL) and right.type in (INT, NULL)):
             raise InvalidInput(f"div in the filter wants integers, in {self._sql(tree)}")
-        return _folded(Call(op, (left, right), _arithmetic_type(op, left, right)))
+        return _folded(Call(op, (left, right), arithmetic_type(op, left, right)))
 
     def _number(self, tree: exp.Expr) -> Node:
         node = self.bind(tree)
@@ -872,16 +912,6 @@ def _folded(node: Call) -> Node:
         return node
     value = evaluate(node, EMPTY)
     return Literal(internal(value)[0], node.type)
-
-
-def _arithmetic_type(op: str, left: Node, right: Node) -> DataType:
-    if op == "intdiv":
-        return INT
-    if DOUBLE in (left.type, right.type):
-        return DOUBLE
-    if is_decimal(left.type) or is_decimal(right.type):
-        return decimal_result(op, left, right)
-    return DOUBLE if op == "div" else INT
 
 
 def _target(kind: exp.DataType, binder: _Binder) -> Target:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import io
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import lru_cache
@@ -232,7 +232,8 @@ def read_manifest_list(storage: Storage, path: str) -> tuple[Manifest, ...]:
     """The manifests of a snapshot. Lists of format v1 are read too: their sequence numbers are 0."""
     cached: tuple[Manifest, ...] | None = storage.parsed.get(path)
     if cached is None:
-        cached = tuple(_to_manifest(record) for record in _read_avro(storage, path, "manifest list", None))
+        data = _read_bytes(storage, path, "manifest list")
+        cached = tuple(_to_manifest(record) for record in _decoded(data, path, "manifest list", None))
         storage.parsed.put(path, cached, _LINE_BYTES * len(cached))
     return cached
 
@@ -251,9 +252,28 @@ def iter_manifest(
     storage: Storage, manifest: Manifest, *, live_only: bool = True, stats: frozenset[int] | None = None
 ) -> Iterator[Entry]:
     """The same, one by one: entries that a planner throws away at once cost far less than a list of them."""
+    data = _read_bytes(storage, manifest.manifest_path, "manifest")
+    return _entries(data, manifest, live_only=live_only, stats=stats)
+
+
+def read_manifest_with(storage: Storage, manifest: Manifest, paths: Collection[str]) -> list[Entry]:
+    """Its live entries: with all their statistics if one of these files is among them, with none if not.
+
+    The manifest is fetched once, and what is decoded twice is only what comes before the first of the files.
+    """
+    data = _read_bytes(storage, manifest.manifest_path, "manifest")
+    found: list[Entry] = []
+    for entry in _entries(data, manifest, live_only=True, stats=frozenset()):
+        if entry.file.file_path in paths:
+            return list(_entries(data, manifest, live_only=True, stats=None))
+        found.append(entry)
+    return found
+
+
+def _entries(data: bytes, manifest: Manifest, *, live_only: bool, stats: frozenset[int] | None) -> Iterator[Entry]:
     path = manifest.manifest_path
     try:
-        for record in _entry_records(storage, path, stats):
+        for record in _entry_records(data, path, stats):
             if not live_only or record["status"] != Status.DELETED:
                 yield _to_entry(record, manifest, stats)
     except FrazilError:
@@ -262,12 +282,12 @@ def iter_manifest(
         raise CorruptMetadata(f"The manifest {path} is damaged", evidence=repr(error)) from error
 
 
-def _entry_records(storage: Storage, path: str, stats: frozenset[int] | None) -> Iterable[Json]:
+def _entry_records(data: bytes, path: str, stats: frozenset[int] | None) -> Iterable[Json]:
     try:
-        return read_records(_read_bytes(storage, path, "manifest"), stats)
+        return read_records(data, stats)
     except Unusual:
         narrow = None if stats is None else _without_sizes if stats else _without_statistics
-        return _read_avro(storage, path, "manifest", narrow)
+        return _decoded(data, path, "manifest", narrow)
 
 
 def _read_bytes(storage: Storage, path: str, kind: str) -> bytes:
@@ -279,8 +299,7 @@ def _read_bytes(storage: Storage, path: str, kind: str) -> bytes:
         raise CorruptMetadata(f"The {kind} {path} cannot be read", evidence=error.problem) from error
 
 
-def _read_avro(storage: Storage, path: str, kind: str, narrow: Callable[[Json], Json] | None) -> Iterable[Json]:
-    data = _read_bytes(storage, path, kind)
+def _decoded(data: bytes, path: str, kind: str, narrow: Callable[[Json], Json] | None) -> Iterable[Json]:
     try:
         reader = fastavro.reader(io.BytesIO(data))
         if narrow is not None:

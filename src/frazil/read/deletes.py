@@ -204,6 +204,18 @@ class Keys:
             steps.append((values, distinct))
         return Keys(field_ids, tuple(steps))
 
+    def widened(self, kinds: Callable[[int], Any]) -> Keys:
+        """The same keys in the types that keys of these columns are compared in by now."""
+        types = [kinds(field_id) for field_id in self.field_ids]
+        if all(values.type == kind for (values, _), kind in zip(self.steps, types, strict=True)):
+            return self
+        steps = (
+            # Combinations are of numbers that stand for values, which stay the same.
+            (convert(values, kind, lambda: "A key column"), distinct)
+            for (values, distinct), kind in zip(self.steps, types, strict=True)
+        )
+        return Keys(self.field_ids, tuple(steps))
+
     def holds(self, columns: Sequence[Array]) -> Array:
         """True for each row whose key is in the set."""
         running: Array | None = None

@@ -123,6 +123,18 @@ def _flatten(lists: Iterable[Iterable[Entry]]) -> list[Entry]:
     return [entry for entries in lists for entry in entries]
 
 
+def live_files(
+    storage: Storage, manifests: Sequence[Manifest], stats: frozenset[int] | None = None
+) -> dict[str, Entry]:
+    """The files that these manifests say are there, by path. ``stats``: whose columns' statistics are decoded."""
+    found: dict[str, Entry] = {}
+    for entry in _flatten(_read(storage, manifests, stats)):
+        if entry.file.file_format != "PARQUET" or entry.file.key_metadata is not None:
+            raise _unreadable(entry.file)
+        found[entry.file.file_path] = entry
+    return found
+
+
 class _Planner:
     """The filter's evaluators, built once, and what they have counted."""
 
