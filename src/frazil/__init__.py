@@ -20,13 +20,17 @@ from frazil.errors import (
     PermissionDenied,
     RetriesExhausted,
     SchemaMismatch,
+    SparkFailed,
     StorageError,
     TableExists,
     Unsupported,
 )
 from frazil.format.filters import lit
-from frazil.lake import Lake, connect
+from frazil.lake import Lake, connect, register
+from frazil.merging import MergeBuilder
 from frazil.model import Commit, Conflict
+from frazil.on_spark.session import local as spark
+from frazil.read.changes import Changes
 from frazil.read.scan import Scan
 from frazil.table import Table
 from frazil.transaction import LakeSnapshot, Transaction
@@ -35,6 +39,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "CatalogUnavailable",
+    "Changes",
     "Commit",
     "CommitFailed",
     "CommitUnknown",
@@ -46,6 +51,7 @@ __all__ = [
     "InvalidInput",
     "Lake",
     "LakeSnapshot",
+    "MergeBuilder",
     "NamespaceExists",
     "NamespaceNotEmpty",
     "NoSuchNamespace",
@@ -55,6 +61,7 @@ __all__ = [
     "Retry",
     "Scan",
     "SchemaMismatch",
+    "SparkFailed",
     "StorageError",
     "Table",
     "TableExists",
@@ -62,4 +69,6 @@ __all__ = [
     "Unsupported",
     "connect",
     "lit",
+    "register",
+    "spark",
 ]

@@ -133,6 +133,13 @@ class StorageError(FrazilError):
     who_must_act = "operator"
 
 
+class SparkFailed(FrazilError):
+    """A Spark job of the call failed; nothing was committed."""
+
+    retryable = True
+    who_must_act = "operator"
+
+
 class DiskFull(StorageError):
     """There is no room left to write. Waiting does not help, so a commit does not repeat it by itself."""
 

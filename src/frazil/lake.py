@@ -36,6 +36,7 @@ from frazil.format.properties import checked_properties
 from frazil.format.schemas import to_schema
 from frazil.format.storage import Storage
 from frazil.model import Ident, Isolation, parse_namespace
+from frazil.on_spark.session import checked as checked_session
 from frazil.runtime import SYSTEM, Runtime
 from frazil.stage.rows import incoming_schema, opened
 from frazil.table import Table
@@ -64,14 +65,49 @@ def connect(
     ``thrift://…`` (Hive), ``memory://``. ``properties`` are PyIceberg's (``s3.endpoint``, ``s3.access-key-id`` …) and
     serve the catalog and the files alike. ``create=False`` refuses to make a new lake, so that a typo is noticed.
     """
-    if spark is not None:
-        raise Unsupported("Working through Spark is not in this release", advice="Leave spark= out; rows are Arrow")
+    session = None if spark is None else checked_session(spark)
     given = _checked_connection(properties, warehouse, name)
     if token is not None:
         given["token"] = token
     # Absolute now: a process that changes its folder, or a pickle that travels, means the same lake.
     place = None if warehouse is None else absolute_warehouse(warehouse, uri)
-    return Lake(_Connection(absolute_uri(uri), place, name, given, read_only, create))
+    return Lake(_Connection(absolute_uri(uri), place, name, given, read_only, create), spark=session)
+
+
+def register(spark: object) -> None:
+    """Make the format "frazil" known to a Spark session, for ``spark.read.format("frazil")`` and ``df.write``.
+
+    Workers read and write with this package, which must be installed for them; scan().to_spark() and the verbs need
+    none of that.
+    """
+    from frazil.on_spark.source import register as register_source
+
+    register_source(spark, open_by_options)
+
+
+def open_by_options(options: Mapping[str, str]) -> Table:
+    """The table that options of the Spark format "frazil" name. Raises InvalidInput when they do not."""
+    uri, name = options.get("lake"), options.get("path")
+    if not uri or not name:
+        raise InvalidInput(
+            f"The format frazil needs {'the lake' if not uri else 'a table'}",
+            advice='Say .option("lake", "postgresql://…") and .load("shop.events") or .save("shop.events")',
+        )
+    if uri.startswith("memory:"):
+        raise Unsupported("A memory:// lake lives in one process, and Spark's workers are others", advice="Use a folder")
+    lake = connect(
+        uri,
+        warehouse=options.get("warehouse"),
+        name=options.get("name"),
+        token=options.get("token"),
+        properties={key[9:]: value for key, value in options.items() if key.startswith("property.")},
+        create=False,
+    )
+    try:
+        return lake.table(name)
+    except BaseException:
+        lake.close()
+        raise
 
 
 def _checked_connection(properties: Mapping[str, str] | None, warehouse: object, name: object) -> dict[str, str]:
@@ -113,8 +149,10 @@ class _Connection:
 class Lake:
     """A catalog and its tables. Safe to share between threads, survives fork, and pickles by connecting again."""
 
-    def __init__(self, connection: _Connection, runtime: Runtime = SYSTEM) -> None:
+    def __init__(self, connection: _Connection, runtime: Runtime = SYSTEM, spark: Any = None) -> None:
         self._connection = connection
+        self.spark = spark
+        """The session that runs verbs without rows, and scans; None: Arrow does."""
         self._opened = connection.open(runtime)
         self.runtime = runtime
         self._peers: dict[int, Any] = {}
@@ -262,6 +300,19 @@ class Lake:
         """Settings with which Iceberg's own jar opens this catalog in a Spark session. They hold its password."""
         return spark_conf(self._opened, self._connection.uri)
 
+    def spark_options(self) -> dict[str, str]:
+        """Options with which the Spark format "frazil" opens this lake. They hold its password, if it has one."""
+        known = self._connection
+        if self._opened.kind == "memory":
+            raise Unsupported("A memory:// lake lives in one process, and Spark's workers are others")
+        given = {"lake": known.uri, "warehouse": known.warehouse, "name": known.name}
+        properties = {f"property.{key}": value for key, value in known.properties.items()}
+        return {**{key: value for key, value in given.items() if value is not None}, **properties}
+
+    def register(self, spark: object) -> None:
+        """Make the format "frazil" known to a Spark session."""
+        register(spark)
+
     # Several things at once
 
     def transaction(
@@ -276,6 +327,30 @@ class Lake:
     def snapshot(self) -> LakeSnapshot:
         """One instant of all tables, to read them as they were together."""
         return LakeSnapshot(self)
+
+    # SQL
+
+    def sql(self, text: str, spark: object | None = None) -> Any:
+        """Run one statement of Spark's SQL: SELECT, INSERT, UPDATE, DELETE, MERGE, CREATE, DROP, ALTER TABLE, SHOW,
+        DESCRIBE, CALL.
+
+        A query gives a DataFrame, pinned at one instant of all tables; a write gives its Commit, everything else None.
+        Queries need a session: the one given, else the lake's, else the active one. docs/sql.md has it all.
+        """
+        from frazil.sql.statements import execute
+
+        return execute(self, text, spark)
+
+    def attach(self, spark: object | None = None) -> dict[str, str]:
+        """Make every table a temporary view of a Spark session; returns table → view.
+
+        The view of ``shop.events`` is ``shop_events``: the parts with underscores between them, and for every character
+        that is no letter, digit or underscore. A view of that name that was there is replaced. All views are pinned at
+        one instant; attach() again refreshes them.
+        """
+        from frazil.sql.statements import attach
+
+        return attach(self, spark)
 
     def commit_context(self, ident: Ident, on_phase: OnPhase | None = None) -> CommitContext:
         """Where commits to a table go."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+import datetime as dt
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
+from frazil.commit.intents import SinkMark
 from frazil.commit.loop import Identity, OnPhase, commit, find_commit
 from frazil.commit.operations import MetadataChange, Operation, Write, digest
 from frazil.commit.retry import Retry, from_properties
@@ -13,11 +16,17 @@ from frazil.errors import InvalidInput
 from frazil.format.metadata import TableMetadata
 from frazil.format.storage import Storage
 from frazil.model import Commit, Ident
+from frazil.on_spark.session import chosen as chosen_session
+from frazil.read.changes import Moment
 from frazil.runtime import Runtime
-from frazil.verbs import Call, Verbs
+from frazil.sink import PREFIX, Mark, checked_id, judge, query_of
+from frazil.verbs import Call, Verbs, WriteOptions
 
 if TYPE_CHECKING:
     from frazil.lake import Lake
+
+
+_log = logging.getLogger("frazil")
 
 
 class Table(Verbs):
@@ -42,6 +51,60 @@ class Table(Verbs):
         """The same table as PyIceberg's, for everything that is not here yet."""
         return self._lake.pyiceberg().load_table((*self._ident.namespace, self._ident.name))
 
+    # Streams
+
+    def stream_sink(
+        self,
+        id: str,  # noqa: A002 - the surface is fixed
+        mode: Literal["append", "upsert"] | SinkWrite = "append",
+        **options: Unpack[WriteOptions],
+    ) -> StreamSink:
+        """A function for ``foreachBatch`` that writes each micro-batch exactly once.
+
+        ``id`` names the stream for good: restarts, copies of checkpoints and expired snapshots do not make it forget
+        what it has written. ``mode`` may be a function of this table and the batch that makes one write. Waits are
+        short by default (``Retry.streaming()``), and rows that somebody deletes meanwhile stay (``on_deleted="keep"``).
+        """
+        if mode not in ("append", "upsert") and not callable(mode):
+            raise InvalidInput(f"mode must be 'append', 'upsert' or a function, not {mode!r}")
+        given: WriteOptions = {"retry": Retry.streaming(), **options}
+        if mode == "append":
+            given = {"on_deleted": "keep", **given}
+        return StreamSink(self, checked_id(id), mode, given)
+
+    def stream_from(
+        self,
+        spark: Any = None,
+        since: Moment | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        skip_deletes: bool = False,
+        skip_overwrites: bool = False,
+        max_files: int | None = None,
+        max_rows: int | None = None,
+    ) -> Any:
+        """A streaming DataFrame of the rows that are appended to main, exactly once for each checkpoint.
+
+        It begins after the snapshot ``since`` (an id, or a time); None: with all rows of the oldest snapshot that is
+        kept, as Iceberg does. Compactions are passed over. A snapshot that takes rows out fails the stream, unless
+        such are to be left out: ``skip_deletes`` those that only delete, ``skip_overwrites`` those that also add, whose
+        new rows are left out, too. ``max_files`` and ``max_rows`` bound a micro-batch by whole snapshots. Spark's
+        workers need this package installed.
+        """
+        session = chosen_session(spark, self._spark)
+        self._lake.register(session)
+        chosen: dict[str, object] = {
+            "since": since.isoformat() if isinstance(since, dt.datetime) else since,
+            "columns": None if columns is None else ", ".join(columns),
+            "skip_deletes": skip_deletes,
+            "skip_overwrites": skip_overwrites,
+            "max_files": max_files,
+            "max_rows": max_rows,
+        }
+        options = {key: str(value) for key, value in chosen.items() if value is not None}
+        reader = session.readStream.format("frazil").options(**self._lake.spark_options(), **options)
+        return reader.load(self.name)
+
     # Inner workings
 
     @property
@@ -51,6 +114,10 @@ class Table(Verbs):
     @property
     def _runtime(self) -> Runtime:
         return self._lake.runtime
+
+    @property
+    def _spark(self) -> Any:
+        return self._lake.spark
 
     def _metadata(self) -> TableMetadata:
         return self._lake.catalog.load(self._ident).metadata
@@ -71,7 +138,7 @@ class Table(Verbs):
     def _finish(self, call: Call, write: Write) -> Commit:
         before = () if write.is_empty else call.before
         done = self._commit([*before, write], call.identity, call.retry, call.on_phase)
-        return replace(done, elapsed=self._lake.runtime.monotonic() - call.started)
+        return replace(done, elapsed=self._lake.runtime.monotonic() - call.started, engine=call.engine.name)
 
     def _prepare(self, call: Call, change: MetadataChange) -> TableMetadata:
         self._commit([change], self._identity(None, change.name), call.retry, None)
@@ -84,6 +151,53 @@ class Table(Verbs):
         self, operations: Sequence[Operation], identity: Identity, retry: Retry, on_phase: OnPhase | None
     ) -> Commit:
         return commit(self._lake.commit_context(self._ident, on_phase), operations, identity, retry)
+
+
+SinkWrite = Callable[["Table", Any], Commit]
+"""What a sink does with a batch: one write to the table it is given."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSink:
+    """Call it with a micro-batch and its id. It pickles, as Spark Connect wants it to."""
+
+    _table: Table
+    _id: str
+    _mode: Literal["append", "upsert"] | SinkWrite
+    _options: WriteOptions
+
+    def __call__(self, batch: Any, batch_id: int) -> Commit | None:
+        """Write the batch; None: it was written before, or holds no row."""
+        key = f"{PREFIX}{self._id}"
+        text = self._table._metadata().properties.get(key)
+        mark, query = Mark.parse(text, key), query_of(batch)
+        if judge(self._id, mark, batch_id, query) == "skip":
+            _log.warning("The sink %s has written batch %s before; it is not written again", self._id, batch_id)
+            return None
+        target = _SinkTable(self._table, SinkMark(key, text, str(Mark(batch_id, query))))
+        if self._mode == "append":
+            return target.append(batch, **self._options)
+        if self._mode == "upsert":
+            return target.upsert(batch, **self._options)
+        return self._mode(target, batch)
+
+
+class _SinkTable(Table):
+    """A table whose one write moves a sink's mark along."""
+
+    def __init__(self, table: Table, mark: SinkMark) -> None:
+        super().__init__(table._lake, table._ident)
+        self._mark: SinkMark | None = mark
+
+    def _finish(self, call: Call, write: Write) -> Commit:
+        if self._mark is None:
+            raise InvalidInput(
+                "A sink makes one write for each batch, and this is the second",
+                advice="Do it in one merge(), or write the rest through a sink of its own",
+            )
+        moved = MetadataChange(call.view.metadata.uuid, self._mark, "sink")
+        self._mark = None
+        return super()._finish(replace(call, before=(*call.before, moved)), write)
 
 
 def _default_retry(metadata: TableMetadata) -> Retry:

@@ -12,11 +12,16 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.sorting import SortOrder
 
 from frazil.catalog import records
+from frazil.commit.rebase import LINEAGE, VERB
+from frazil.errors import CorruptMetadata
 from frazil.format.filters import Filter, parse_filter
 from frazil.format.metadata import MAIN, TableMetadata
 from frazil.format.storage import Storage
-from frazil.model import Snapshot
+from frazil.model import Lineage, Snapshot
+from frazil.on_spark.session import chosen as chosen_session
+from frazil.read.changes import Changes, Moment, find_snapshot, steps_between
 from frazil.read.scan import Scan, ScannedFile, resolve_snapshot
+from frazil.stage.lineage import read_lineage
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +65,31 @@ class TableReads:
     def _metadata(self) -> TableMetadata:
         raise NotImplementedError
 
+    @property
+    def _spark(self) -> Any:
+        """The Spark session that the lake is bound to; None: it is bound to none."""
+        raise NotImplementedError
+
+    def _to_spark(self, scan: Scan, given: Any) -> Any:
+        from frazil.on_spark.scan import scan_to_spark
+
+        return scan_to_spark(scan, chosen_session(given, self._spark))
+
+    def _changes_to_spark(self, changes: Changes, given: Any) -> Any:
+        from frazil.on_spark.changelog import changes_to_spark
+
+        return changes_to_spark(changes, chosen_session(given, self._spark))
+
+    def _lineage_of(self, snapshot: Snapshot) -> Lineage | None:
+        path = snapshot.summary.get(LINEAGE)
+        if path is None:
+            # Ours says so when it copied rows; another engine's says nothing.
+            return Lineage() if VERB in snapshot.summary else None
+        try:
+            return read_lineage(self._storage, path)
+        except CorruptMetadata:
+            return None
+
     def _saw(self, where: Filter, branch: str) -> None:
         """A scan of the newest rows of a branch was made."""
 
@@ -93,6 +123,30 @@ class TableReads:
             limit=limit,
             case_sensitive=case_sensitive,
             table=self.name,
+            spark_reader=self._to_spark,
+        )
+
+    def changes(self, since: Moment | None, until: Moment | None = None) -> Changes:
+        """The rows that came and went after the snapshot ``since``, up to and with ``until`` (by default the newest).
+
+        Both are snapshot ids, or times: the snapshot that was current then. ``since=None`` begins with nothing: the
+        rows of the oldest snapshot that is still kept come first. Compactions change no rows. A row with new values
+        goes and comes again; a row that was copied as it was does neither.
+        """
+        metadata = self._metadata()
+        head = metadata.head_snapshot(MAIN)
+        if until is None:
+            # What changed up to now is another way to read the rows of now.
+            self._saw(parse_filter(None, metadata.schema()), MAIN)
+        last = head if until is None else find_snapshot(metadata, until)
+        return Changes(
+            table=self.name,
+            steps=steps_between(metadata, find_snapshot(metadata, since), last),
+            columns=metadata.schema(),
+            storage=self._storage,
+            metadata=metadata,
+            lineage_of=self._lineage_of,
+            spark_reader=self._changes_to_spark,
         )
 
     def history(self) -> list[HistoryEntry]:

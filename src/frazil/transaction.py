@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from frazil.catalog.base import Head
 from frazil.commit.chain import Chain, Refused
@@ -300,6 +300,10 @@ class TransactionTable(Verbs):
     def _runtime(self) -> Runtime:
         return self._session.lake.runtime
 
+    @property
+    def _spark(self) -> Any:
+        return self._session.lake.spark
+
     def _metadata(self) -> TableMetadata:
         """The pinned version with what the transaction has done to it, which is applied when somebody looks."""
         work = self._session.work(self._ident)
@@ -323,7 +327,15 @@ class TransactionTable(Verbs):
         known = branch if branch in work.head.metadata.refs else MAIN
         work.reads.setdefault(known, []).append(Read(where, sees_removals=True))
 
-    def _begin(self, verb: str, given: WriteOptions, parameters: Mapping[str, object]) -> Call:
+    def _begin(
+        self,
+        verb: str,
+        given: WriteOptions,
+        parameters: Mapping[str, object],
+        rows: object = None,
+        *,
+        needs_spark: bool = False,
+    ) -> Call:
         self._session.check_usable(self._ident)
         for name in _OF_THE_TRANSACTION:
             if name in given:
@@ -332,7 +344,7 @@ class TransactionTable(Verbs):
                     advice=f"Write lake.transaction({name}=…)" if name in ("isolation", "retry", "commit_id") else None,
                 )
         isolation: WriteOptions = {"isolation": self._session.isolation}
-        return super()._begin(verb, {**given, **isolation}, parameters)
+        return super()._begin(verb, {**given, **isolation}, parameters, rows, needs_spark=needs_spark)
 
     def _identity(self, commit_id: str | None, verb: str, **parameters: object) -> Identity:  # noqa: ARG002
         return Identity(str(self._runtime.new_uuid()), "", given=commit_id is not None)
@@ -363,5 +375,4 @@ class TransactionTable(Verbs):
 
 
 def _base(metadata: TableMetadata, branch: str) -> Base:
-    snapshot = metadata.head_snapshot(branch)
-    return Base() if snapshot is None else Base(snapshot.snapshot_id, snapshot.sequence_number)
+    return Base.of(metadata.head_snapshot(branch))

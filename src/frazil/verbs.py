@@ -17,26 +17,26 @@ from frazil.commit.loop import Identity, OnPhase
 from frazil.commit.metadata_changes import metadata_change, pin
 from frazil.commit.operations import MetadataChange, OnDeleted, Write
 from frazil.commit.retry import Retry, from_properties
-from frazil.dml.append import append
 from frazil.dml.cherry_pick import cherry_pick
-from frazil.dml.compact import compact
-from frazil.dml.delete import delete
-from frazil.dml.overwrite import overwrite, replace_partitions
+from frazil.dml.engine import ARROW, Engine, EngineName
+from frazil.dml.merge import Merge, checked_on
 from frazil.dml.row_delta import row_delta
-from frazil.dml.update import update
-from frazil.dml.upsert import key_spec, upsert
+from frazil.dml.upsert import key_spec
 from frazil.dml.view import Settings, View
 from frazil.errors import ConflictError, InvalidInput, Unsupported
 from frazil.format.filters import Filter, parse_filter
 from frazil.format.metadata import MAIN, TableMetadata
 from frazil.format.schemas import evolve, suggestion
 from frazil.format.updates import apply
+from frazil.merging import MergeBuilder
 from frazil.model import Commit, Isolation
+from frazil.on_spark.session import active as active_session
+from frazil.on_spark.session import checked as checked_session
+from frazil.on_spark.session import is_frame, session_of
 from frazil.runtime import Runtime
-from frazil.stage.rows import conform, incoming_schema, opened, to_reader, without_untyped
+from frazil.stage.rows import opened
 from frazil.table_changes import TableChanges
 
-Engine = Literal["spark", "arrow"]
 Mode = Literal["merge-on-read", "copy-on-write"]
 UpsertMode = Literal["equality", "position", "copy-on-write"]
 Build = Callable[[View, Settings], Write]
@@ -44,6 +44,7 @@ Build = Callable[[View, Settings], Write]
 # Keys of a snapshot's summary that are Iceberg's or ours, and prefixes of table properties put there by mistake.
 _RESERVED_SUMMARY = ("operation", "added-", "deleted-", "removed-", "total-", "changed-partition-count", "frazil.")
 _TABLE_PROPERTY_PREFIXES = ("write.", "read.", "commit.", "history.", "schema.")
+_WITHOUT_ROWS = ("delete", "update", "compact")
 _MODES = ("merge-on-read", "copy-on-write")
 _UPSERT_MODES = ("equality", "position", "copy-on-write")
 
@@ -64,7 +65,7 @@ class WriteOptions(TypedDict, total=False):
     """What becomes of appended rows that somebody deleted meanwhile: abort, keep or drop them."""
     own_snapshot: bool
     dry_run: bool
-    engine: Engine | None
+    engine: EngineName | None
     on_phase: OnPhase | None
 
 
@@ -84,6 +85,7 @@ class Call:
     started: float = 0.0
     found: Commit | None = None
     """The earlier commit with the same id."""
+    engine: Engine = ARROW
 
     def on(self, metadata: TableMetadata) -> Call:
         """The same call on a newer version of the table."""
@@ -109,6 +111,7 @@ class Call:
             rows_inserted=inserted,
             rows_updated=updated,
             rows_deleted=deleted,
+            engine=self.engine.name,
         )
 
 
@@ -141,26 +144,27 @@ class Verbs(TableChanges):
     # Writing
 
     def append(self, rows: object, **options: Unpack[WriteOptions]) -> Commit:
-        """Add rows: an Arrow table or reader, anything with ``__arrow_c_stream__`` (polars, pandas, duckdb), or dicts.
+        """Add rows: a Spark DataFrame, an Arrow table or reader, anything with ``__arrow_c_stream__`` (polars, pandas,
+        duckdb), or dicts.
 
         Appends commute: any number of them land, in some order. Rows that somebody deleted meanwhile, by a condition
         they match, abort the append at serializable isolation; ``on_deleted`` says otherwise.
         """
         rows = opened(rows)
-        call = self._begin("append", options, {})
+        call = self._begin("append", options, {}, rows)
         if call.found is not None:
             # Rows that were dropped are not in the count.
             return call.found if call.settings.on_deleted == "drop" else _same_rows(call.found, rows)
         if call.merge_schema:
-            rows = without_untyped(rows, call.view.metadata.schema())
+            rows = call.engine.without_untyped(rows, call.view.metadata.schema())
         if call.dry_run:
-            return call.preview(_fitting_rows(rows, call.view.metadata, merge_schema=call.merge_schema))
+            return call.preview(_fitting_rows(rows, call))
         if call.merge_schema:
-            if not isinstance(rows, pa.RecordBatchReader):
+            if call.engine is ARROW and not isinstance(rows, pa.RecordBatchReader):
                 # What would be refused later is refused now, while the table has its old schema.
-                _fitting_rows(rows, call.view.metadata, merge_schema=True)
+                _fitting_rows(rows, call)
             call = self._grown(call, rows)
-        return self._finish(call, append(call.view, rows, call.settings))
+        return self._finish(call, call.engine.append(call.view, rows, call.settings))
 
     def overwrite(
         self, rows: object, where: str, *, case_sensitive: bool = False, **options: Unpack[WriteOptions]
@@ -170,19 +174,23 @@ class Verbs(TableChanges):
         ``where="true"`` replaces the whole table. Files that match only in part are copied without the matching rows.
         """
         rows = opened(rows)
-        call = self._begin("overwrite", options, {"where": where})
+        call = self._begin("overwrite", options, {"where": where}, rows)
         condition = self._where(where, call, case_sensitive)
         if call.found is not None:
             return _same_rows(call.found, rows)
-        return self._with_rows(call, rows, lambda rows: partial(_overwrite, rows, condition))
+        return self._with_rows(
+            call, rows, lambda rows: lambda view, settings: call.engine.overwrite(view, rows, condition, settings)
+        )
 
     def replace_partitions(self, rows: object, **options: Unpack[WriteOptions]) -> Commit:
         """Empty every partition that these rows fall into, and fill it with them."""
         rows = opened(rows)
-        call = self._begin("replace_partitions", options, {})
+        call = self._begin("replace_partitions", options, {}, rows)
         if call.found is not None:
             return _same_rows(call.found, rows)
-        return self._with_rows(call, rows, lambda rows: partial(_replace_partitions, rows))
+        return self._with_rows(
+            call, rows, lambda rows: lambda view, settings: call.engine.replace_partitions(view, rows, settings)
+        )
 
     def delete(
         self,
@@ -207,7 +215,7 @@ class Verbs(TableChanges):
         if call.found is not None:
             return call.found
         chosen = _mode(mode, call.view.metadata, "write.delete.mode", _MODES, "copy-on-write")
-        build: Build = lambda view, settings: delete(view, condition, settings, chosen)  # noqa: E731
+        build: Build = lambda view, settings: call.engine.delete(view, condition, settings, chosen)  # noqa: E731
         return self._include_added(call, build) if on_added == "include" else self._build(call, build)
 
     def update(
@@ -230,7 +238,7 @@ class Verbs(TableChanges):
         if call.found is not None:
             return call.found
         chosen = _mode(mode, call.view.metadata, "write.update.mode", _MODES, "copy-on-write")
-        return self._build(call, lambda view, settings: update(view, set, condition, settings, chosen))
+        return self._build(call, lambda view, settings: call.engine.update(view, set, condition, settings, chosen))
 
     def upsert(self, rows: object, *, mode: UpsertMode | None = None, **options: Unpack[WriteOptions]) -> Commit:
         """Put rows in by the table's keys: a row with a key that is already there replaces the old one.
@@ -240,11 +248,54 @@ class Verbs(TableChanges):
         can be read by everybody, and conflict with others who write the same keys.
         """
         rows = opened(rows)
-        call = self._begin("upsert", options, {})
+        call = self._begin("upsert", options, {}, rows)
         if call.found is not None:
             return _same_rows(call.found, rows)
         chosen = _mode(mode, call.view.metadata, "frazil.upsert.mode", _UPSERT_MODES, "equality")
-        return self._with_rows(call, rows, lambda rows: partial(_upsert, rows, chosen), by_key=chosen == "equality")
+        return self._with_rows(
+            call,
+            rows,
+            lambda rows: lambda view, settings: call.engine.upsert(view, rows, settings, chosen),
+            by_key=chosen == "equality",
+        )
+
+    def merge(
+        self,
+        source: object,
+        on: object = None,
+        *,
+        source_alias: str | None = None,
+        target_alias: str = "target",
+        mode: Mode | None = None,
+        case_sensitive: bool = False,
+        **options: Unpack[WriteOptions],
+    ) -> MergeBuilder:
+        """Bring a source and the table together: ``merge(df, on="target.id = source.id").when_…(…).execute()``.
+
+        ``on`` may also be a list of columns that both have; left out, it is the table's keys. Texts are SQL, over the
+        columns of ``source`` and ``target`` (or what the aliases say); Spark Columns are taken as they are.
+        """
+        plan = Merge(checked_on(on, self.keys), (), source_alias or "source", target_alias, case_sensitive)
+        run = partial(self._run_merge, source, mode, options)
+        return MergeBuilder(plan, run, partial(self._explain_merge, source, options))
+
+    def _run_merge(
+        self, source: object, mode: Mode | None, options: WriteOptions, plan: Merge, evolves: bool
+    ) -> Commit:
+        rows = opened(source)
+        shown = {"on": str(plan.on), "clauses": [str(each) for each in plan.clauses]}
+        call = self._begin("merge", options, shown, rows, needs_spark=True)
+        if call.found is not None:
+            return call.found
+        call = replace(call, merge_schema=call.merge_schema or evolves)
+        chosen = _mode(mode, call.view.metadata, "write.merge.mode", _MODES, "copy-on-write")
+        return self._with_rows(
+            call, rows, lambda rows: lambda view, settings: call.engine.merge(view, rows, plan, settings, chosen)
+        )
+
+    def _explain_merge(self, source: object, options: WriteOptions, plan: Merge) -> str:
+        call = self._begin("merge", options, {}, source, needs_spark=True)
+        return call.engine.explain_merge(call.view, source, plan)
 
     def row_delta(
         self,
@@ -285,7 +336,7 @@ class Verbs(TableChanges):
         condition = None if where is None else self._where(where, call, case_sensitive=False)
         if call.found is not None:
             return call.found
-        return self._build(call, lambda view, settings: compact(view, settings, condition))
+        return self._build(call, lambda view, settings: call.engine.compact(view, settings, condition))
 
     def cherry_pick(self, snapshot: int, **options: Unpack[WriteOptions]) -> Commit:
         """Do again, on top of the newest rows, what one snapshot of another branch did. No file is written for it."""
@@ -307,12 +358,12 @@ class Verbs(TableChanges):
         """Build and commit a write of rows, on a table whose schema has their columns, if that was asked for."""
         if call.merge_schema and rows is not None:
             metadata = call.view.metadata
-            rows = without_untyped(rows, metadata.schema())
-            tried = call.after(make_schema_union(metadata, incoming_schema(rows, metadata.schema())))
+            rows = call.engine.without_untyped(rows, metadata.schema())
+            tried = call.after(make_schema_union(metadata, call.engine.row_schema(rows, metadata.schema())))
             if call.dry_run:
                 call = tried
             elif tried.view.metadata.current_schema_id != metadata.current_schema_id:
-                if not isinstance(rows, pa.RecordBatchReader):
+                if call.engine is ARROW and not isinstance(rows, pa.RecordBatchReader):
                     # What will be refused is refused while the table has its old schema. A stream is read only once.
                     self._try(tried, make(rows), by_key=by_key)
                 call = self._grown(call, rows)
@@ -324,7 +375,7 @@ class Verbs(TableChanges):
         The columns are committed before any row is staged: files carry ids that the catalog has confirmed (rule P16).
         """
         metadata = call.view.metadata
-        union = make_schema_union(metadata, incoming_schema(rows, metadata.schema()))
+        union = make_schema_union(metadata, call.engine.row_schema(rows, metadata.schema()))
         return call.on(self._prepare(call, MetadataChange(metadata.uuid, union)))
 
     def _try(self, call: Call, build: Build, *, by_key: bool) -> None:
@@ -361,10 +412,45 @@ class Verbs(TableChanges):
                 call = call.on(self._metadata())
         return call.preview(0, 0, write.rows.deleted)
 
-    def _begin(self, verb: str, given: WriteOptions, parameters: Mapping[str, object]) -> Call:
+    def _engine(self, asked: EngineName | None, rows: object, verb: str, *, needs_spark: bool) -> Engine:
+        """Rows decide; a verb without rows runs on the session that the lake is bound to, else on Arrow."""
+        frame = is_frame(rows)
+        session = session_of(rows) if frame else None if self._spark is None else checked_session(self._spark)
+        if asked == "arrow" and not frame:
+            return ARROW
+        if asked == "arrow":
+            raise InvalidInput(
+                "These rows are a Spark DataFrame, which engine='arrow' cannot take", advice="Pass frame.toArrow()"
+            )
+        wanted = asked == "spark" or frame or needs_spark or (session is not None and verb in _WITHOUT_ROWS)
+        if not wanted:
+            return ARROW
+        if session is None:
+            session = active_session()
+        if session is None:
+            if needs_spark and asked is None:
+                return ARROW
+            raise InvalidInput(
+                f"{verb}() is to run on Spark, and the lake is bound to no session",
+                advice="Say connect(…, spark=frazil.spark())",
+            )
+        from frazil.on_spark.dml import SparkEngine
+
+        return SparkEngine(session)
+
+    def _begin(
+        self,
+        verb: str,
+        given: WriteOptions,
+        parameters: Mapping[str, object],
+        rows: object = None,
+        *,
+        needs_spark: bool = False,
+    ) -> Call:
         """Check what every write takes, before anything is written."""
         started = self._runtime.monotonic()
         checked = _checked(given)
+        engine = self._engine(checked.get("engine"), rows, verb, needs_spark=needs_spark)
         branch = checked.get("branch", MAIN)
         metadata = self._metadata()
         _check_branch(self.name, metadata, branch)
@@ -388,19 +474,8 @@ class Verbs(TableChanges):
             dry_run=checked.get("dry_run", False),
             started=started,
             found=self._find(identity, metadata, branch),
+            engine=engine,
         )
-
-
-def _overwrite(rows: object, where: Filter, view: View, settings: Settings) -> Write:
-    return overwrite(view, rows, where, settings)
-
-
-def _replace_partitions(rows: object, view: View, settings: Settings) -> Write:
-    return replace_partitions(view, rows, settings)
-
-
-def _upsert(rows: object, mode: UpsertMode, view: View, settings: Settings) -> Write:
-    return upsert(view, rows, settings, mode)
 
 
 def _row_delta(
@@ -430,13 +505,14 @@ def _same_rows(found: Commit, rows: object) -> Commit:
     return found
 
 
-def _fitting_rows(rows: object, metadata: TableMetadata, *, merge_schema: bool) -> int:
+def _fitting_rows(rows: object, call: Call) -> int:
     """How many rows there are. Raises SchemaMismatch if one of them does not fit the schema, grown if so asked."""
+    metadata = call.view.metadata
     schema = metadata.schema()
-    if merge_schema:
-        evolved = evolve(schema, metadata.last_column_id, incoming_schema(rows, schema))
+    if call.merge_schema:
+        evolved = evolve(schema, metadata.last_column_id, call.engine.row_schema(rows, schema))
         schema = evolved[0] if evolved is not None else schema
-    return sum(conform(batch, schema).num_rows for batch in to_reader(rows, schema))
+    return call.engine.count_fitting(rows, schema)
 
 
 def _checked(given: WriteOptions) -> WriteOptions:
@@ -460,8 +536,6 @@ def _checked(given: WriteOptions) -> WriteOptions:
     engine = given.get("engine")
     if engine not in (None, "arrow", "spark"):
         raise InvalidInput(f"engine must be 'arrow' or 'spark', not {engine!r}")
-    if engine == "spark":
-        raise Unsupported("Writing through Spark is not in this release", advice="Leave engine out to write Arrow rows")
     return given
 
 
@@ -476,6 +550,7 @@ _ISOLATION_PROPERTY = {
     "delete": "write.delete.isolation-level",
     "update": "write.update.isolation-level",
     "upsert": "write.merge.isolation-level",
+    "merge": "write.merge.isolation-level",
 }
 
 

@@ -264,12 +264,26 @@ def backoff(
 def demo(
     target: Target,
     folder: Annotated[Path, typer.Option("--folder", help="Where the lake goes.")] = Path("demo-lake"),
+    seconds: Annotated[float, typer.Option("--seconds", min=5, help="How long the jobs write.")] = 60,
+    streams: Annotated[int, typer.Option("--streams", min=1, help="How many streaming queries.")] = 2,
+) -> int:
+    """Run a pipeline of PySpark jobs on one table (streams, appends, deletes, merges, compaction) and check it."""
+    from frazil.cli._fleet import Demo, run
+
+    return run(Demo(folder, seconds, streams), json=target.json)
+
+
+@app.command()
+@verb
+def race(
+    target: Target,
+    folder: Annotated[Path, typer.Option("--folder", help="Where the lake goes.")] = Path("demo-lake"),
     writers: Annotated[int, typer.Option("--writers", min=1, help="How many processes.")] = 12,
     commits: Annotated[int, typer.Option("--commits", min=1, help="How many appends each.")] = 20,
     rows: Annotated[int, typer.Option("--rows", min=1, help="How many rows per append.")] = 100,
 ) -> int:
     """Race writer processes on one table and prove that nothing was lost."""
-    from frazil.cli._demo import Plan, run
+    from frazil.cli._race import Plan, run
 
     return run(Plan(folder, writers, commits, rows), json=target.json)
 

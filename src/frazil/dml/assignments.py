@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,10 +26,6 @@ class _Assignment:
     path: tuple[NestedField, ...]
     values: Callable[[pa.RecordBatch], Array]
 
-    @property
-    def name(self) -> str:
-        return ".".join(each.name for each in self.path)
-
 
 class Assignments:
     """``set`` of an update, bound to a schema. Raises InvalidInput, SchemaMismatch and Unsupported when it is made."""
@@ -39,7 +35,7 @@ class Assignments:
             raise InvalidInput("set names no column", advice="Write set={'status': \"'gone'\", 'n': 'n + 1'}")
         self._schema = schema
         self._assignments = [_bind(name, value, schema, case_sensitive) for name, value in values.items()]
-        _check_apart(self._assignments)
+        check_apart([each.path for each in self._assignments])
 
     def apply(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """The rows with their new values; every expression sees the old ones."""
@@ -52,16 +48,16 @@ class Assignments:
 
 
 def _bind(name: str, value: object, schema: Schema, case_sensitive: bool) -> _Assignment:
-    path = _find(name, schema, case_sensitive)
-    shown = ".".join(each.name for each in path)
+    path = find_column(name, schema, case_sensitive)
+    shown = _dotted(path)
     if isinstance(value, str):
         expression = parse_expression(value, schema, case_sensitive=case_sensitive)
         return _Assignment(path, assigned(expression, path[-1], shown))
-    constant = _constant(value.value if isinstance(value, Lit) else value, path[-1], shown)
+    constant = constant_value(value.value if isinstance(value, Lit) else value, path[-1], shown)
     return _Assignment(path, lambda rows: constant.take(arrow.repeat(0, rows.num_rows)))
 
 
-def _constant(value: object, field: NestedField, shown: str) -> Array:
+def constant_value(value: object, field: NestedField, shown: str) -> Array:
     """A Python value as one row of a column, by the rules for rows of Python values."""
     one = Schema(field)
     batch = to_reader([{field.name: value}], one).read_next_batch()
@@ -70,7 +66,7 @@ def _constant(value: object, field: NestedField, shown: str) -> Array:
     return found
 
 
-def _find(name: str, schema: Schema, case_sensitive: bool) -> tuple[NestedField, ...]:
+def find_column(name: str, schema: Schema, case_sensitive: bool) -> tuple[NestedField, ...]:
     if not isinstance(name, str) or not name:
         raise InvalidInput(f"{name!r} in set is not a column name")
     whole = _match(name, schema.fields, case_sensitive)
@@ -108,12 +104,19 @@ def _match(name: str, fields: tuple[NestedField, ...], case_sensitive: bool) -> 
     return loose[0] if loose else None
 
 
-def _check_apart(assignments: list[_Assignment]) -> None:
-    for position, each in enumerate(assignments):
-        for other in assignments[:position]:
-            shared = min(len(each.path), len(other.path))
-            if each.path[:shared] == other.path[:shared]:
-                raise InvalidInput(f"set names {each.name!r} twice, also as {other.name!r}", advice="Keep one of them")
+def check_apart(paths: Sequence[tuple[NestedField, ...]]) -> None:
+    """Raises InvalidInput when one column is set twice, also as a part of another."""
+    for position, each in enumerate(paths):
+        for other in paths[:position]:
+            shared = min(len(each), len(other))
+            if each[:shared] == other[:shared]:
+                raise InvalidInput(
+                    f"set names {_dotted(each)!r} twice, also as {_dotted(other)!r}", advice="Keep one of them"
+                )
+
+
+def _dotted(path: tuple[NestedField, ...]) -> str:
+    return ".".join(each.name for each in path)
 
 
 def _replaced(column: Array, path: tuple[NestedField, ...], values: Array) -> Array:

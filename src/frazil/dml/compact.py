@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from frazil.commit.operations import Kind, RowCounts, Write
 from frazil.dml.draft import Draft, Pieces
@@ -23,25 +23,39 @@ _SMALL = 0.75
 """A file below this share of the target size is small, as in Iceberg's own rewrite."""
 
 
-def compact(view: View, settings: Settings, where: Filter | None = None) -> Write:
-    """Rewrite small files and files with deleted rows, partition by partition. ``where`` selects files, not rows.
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """How files are put together."""
 
-    Options: target-file-size-bytes, min-input-files (a group of fewer files is left alone, unless rows of it are
-    deleted).
-    """
+    target: int
+    least: int
+    """A group of fewer files is left alone, unless rows of it are deleted."""
+    for_files: Mapping[str, str]
+    """The options that are for the writer of files."""
+
+
+def packing(view: View, settings: Settings) -> Packing:
+    """Options: target-file-size-bytes, min-input-files, and those of every write."""
     options = {name: text for name, text in settings.options.items() if name != MIN_FILES}
     target = _whole(options.get(TARGET) or view.metadata.properties.get(f"write.{TARGET}"), TARGET, _DEFAULT_TARGET)
-    least = _whole(settings.options.get(MIN_FILES), MIN_FILES, 2)
-    chosen = parse_filter(None, view.schema) if where is None else view.bound(where)
-    with Draft(view, replace(settings, options=options)) as draft:
-        # Statistics decide which files; all their live rows are copied.
-        tasks = [replace(task, residual=None) for task in view.tasks(chosen)]
-        for group in _groups(tasks, draft.reading, target):
-            if len(group) >= least or any(_has_deletes(task, draft.reading) for task in group):
-                for task in group:
-                    draft.remove(task)
-                draft.copy(_rows(group, draft.reading), group[0].file, is_sorted=len(group) == 1)
+    return Packing(target, _whole(settings.options.get(MIN_FILES), MIN_FILES, 2), options)
+
+
+def compact(view: View, settings: Settings, where: Filter | None = None) -> Write:
+    """Rewrite small files and files with deleted rows, partition by partition. ``where`` selects files, not rows."""
+    how = packing(view, settings)
+    with Draft(view, replace(settings, options=how.for_files)) as draft:
+        for group in groups_of(chosen_files(view, where), how, lambda task: _has_deletes(task, draft.reading)):
+            for task in group:
+                draft.remove(task)
+            draft.copy(_rows(group, draft.reading), group[0].file, is_sorted=len(group) == 1)
         return draft.finished(Kind.REWRITE, RowCounts())
+
+
+def chosen_files(view: View, where: Filter | None) -> list[FileTask]:
+    """Statistics decide which files; all their live rows are copied."""
+    chosen = parse_filter(None, view.schema) if where is None else view.bound(where)
+    return [replace(task, residual=None) for task in view.tasks(chosen)]
 
 
 def _rows(tasks: list[FileTask], reading: Reading) -> Pieces:
@@ -50,23 +64,29 @@ def _rows(tasks: list[FileTask], reading: Reading) -> Pieces:
             yield task.file.file_path, batch, numbers
 
 
-def _groups(tasks: list[FileTask], reading: Reading, target: int) -> Iterator[list[FileTask]]:
+def groups_of(tasks: list[FileTask], how: Packing, has_deletes: Callable[[FileTask], bool]) -> Iterator[list[FileTask]]:
     """Files that become one: of one spec and partition, together not above the target size."""
     by_partition: dict[object, list[FileTask]] = {}
     for task in tasks:
-        if task.file.file_size_in_bytes < _SMALL * target or _has_deletes(task, reading):
+        if task.file.file_size_in_bytes < _SMALL * how.target or has_deletes(task):
             key = (task.file.spec_id, partition_identity(task.file.partition))
             by_partition.setdefault(key, []).append(task)
     for found in by_partition.values():
-        group: list[FileTask] = []
-        size = 0
-        for task in found:
-            if group and size + task.file.file_size_in_bytes > target:
+        for group in _packed(found, how.target):
+            if len(group) >= how.least or any(has_deletes(task) for task in group):
                 yield group
-                group, size = [], 0
-            group.append(task)
-            size += task.file.file_size_in_bytes
-        yield group
+
+
+def _packed(tasks: list[FileTask], target: int) -> Iterator[list[FileTask]]:
+    group: list[FileTask] = []
+    size = 0
+    for task in tasks:
+        if group and size + task.file.file_size_in_bytes > target:
+            yield group
+            group, size = [], 0
+        group.append(task)
+        size += task.file.file_size_in_bytes
+    yield group
 
 
 def _has_deletes(task: FileTask, reading: Reading) -> bool:

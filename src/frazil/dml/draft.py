@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import pyarrow as pa
 import pyarrow.compute
@@ -16,17 +17,18 @@ from pyroaring import BitMap64
 from frazil.commit.operations import Kind, Read, RowCounts, Write
 from frazil.dml.view import MERGE_ON_READ, Mode, Settings, View
 from frazil.format.filters import Filter
-from frazil.model import Content, DataFile, Lineage, Predicate, Run
+from frazil.model import Content, DataFile, Predicate, Run
 from frazil.read.arrow import Reading, count_task
 from frazil.read.deletes import Keys
 from frazil.read.plan import FileTask, named_file
 from frazil.read.positions import rows_with_matches
 from frazil.stage.arrow import StagedFiles, check_writable, stage, stage_copies
 from frazil.stage.deletes import stage_keys, stage_positions
-from frazil.stage.lineage import write_lineage
 
 pc: Any = pyarrow.compute
 Pieces = Iterator[tuple[str, pa.RecordBatch, pa.Int64Array]]
+Rows = Mapping[str, BitMap64]
+"""Data file → rows of it."""
 
 
 @dataclass(slots=True)
@@ -39,6 +41,8 @@ class _Parts:
     positions: dict[str, BitMap64] = field(default_factory=dict)
     touched: dict[str, DataFile] = field(default_factory=dict)
     moved: dict[str, BitMap64] = field(default_factory=dict)
+    staged_positions: list[Rows] = field(default_factory=list)
+    staged_moved: list[Rows] = field(default_factory=list)
 
 
 class Draft:
@@ -48,7 +52,6 @@ class Draft:
         self.view = view
         self._settings = settings
         self._parts = _Parts()
-        self._lineage_path: str | None = None
 
     def __enter__(self) -> Self:
         check_writable(self.view.metadata)
@@ -58,9 +61,7 @@ class Draft:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None:
-            written = [*self._parts.added, *self._parts.deletes]
-            sidecar = [] if self._lineage_path is None else [self._lineage_path]
-            self.view.storage.delete([*(file.file_path for file in written), *sidecar])
+            self.view.storage.delete([file.file_path for file in (*self._parts.added, *self._parts.deletes)])
 
     # Rows that come
 
@@ -131,6 +132,31 @@ class Draft:
             keys, field_ids, spec_id, metadata=view.metadata, storage=view.storage, runtime=view.runtime
         )
 
+    # What another engine has staged already
+
+    def adopt_rows(self, files: Sequence[DataFile]) -> None:
+        """Data files with rows that come."""
+        self._parts.added += files
+
+    def adopt_copies(self, files: Sequence[DataFile], runs: Mapping[str, tuple[Run, ...]]) -> None:
+        """Data files with rows of removed files, and where each of them came from."""
+        self._parts.added += files
+        self._parts.copies.update(runs)
+
+    def adopt_marks(self, deletes: Sequence[DataFile], touched: Mapping[str, DataFile], rows: Rows) -> None:
+        """Position delete files, one for each of these data files. The rows may be looked up only when asked for."""
+        self._parts.deletes += deletes
+        self._parts.touched.update(touched)
+        self._parts.staged_positions.append(rows)
+
+    def adopt_keys(self, deletes: Sequence[DataFile]) -> None:
+        """Equality delete files."""
+        self._parts.deletes += deletes
+
+    def adopt_moves(self, rows: Rows) -> None:
+        """These rows, all of them taken out, live on with other values among the rows that come."""
+        self._parts.staged_moved.append(rows)
+
     # Reading
 
     @cached_property
@@ -163,11 +189,6 @@ class Draft:
         parts.deletes += stage_positions(
             parts.positions, parts.touched, metadata=view.metadata, storage=view.storage, runtime=view.runtime
         )
-        removed = {file.file_path for file in parts.removed}
-        changed = {path: found for path, found in parts.moved.items() if path in removed}
-        if parts.copies or changed:
-            lineage = Lineage(parts.copies, changed)
-            self._lineage_path = write_lineage(view.storage, view.runtime, view.metadata, lineage)
         schema = view.schema
         return Write(
             kind=kind,
@@ -180,9 +201,9 @@ class Draft:
             removed=tuple(parts.removed),
             removed_deletes=tuple(parts.removed_deletes.values()),
             deletes=tuple(parts.deletes),
-            positions=parts.positions,
+            positions=_joined(parts.positions, parts.staged_positions),
             touched=parts.touched,
-            moved=parts.moved,
+            moved=_joined(parts.moved, parts.staged_moved),
             reads=reads,
             keys=keys,
             key_spec_id=key_spec_id,
@@ -191,10 +212,14 @@ class Draft:
             schema_id=view.metadata.current_schema_id,
             written_ids=_names(schema) if parts.added else {},
             nullable_ids=_with_nulls(parts.added, schema),
-            lineage_path=self._lineage_path,
             rows=rows,
             snapshot_properties=self._settings.snapshot_properties,
         )
+
+
+def _joined(own: Rows, others: list[Rows]) -> Rows:
+    # A chain looks a file up when it is asked for; it never writes to its maps.
+    return ChainMap(*(cast("dict[str, BitMap64]", each) for each in (own, *others))) if others else own
 
 
 def _others(task: FileTask, reading: Reading, keys: Keys | None) -> Pieces:

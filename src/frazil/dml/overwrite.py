@@ -30,13 +30,14 @@ def overwrite(view: View, rows: object, where: Filter, settings: Settings) -> Wr
     """Take out the rows that match and put these in their place, each of which must match, too."""
     where = view.bound(where)
     with Draft(view, settings) as draft:
-        staged = draft.add_rows(_matching(rows, where, view))
+        staged = draft.add_rows(matching_rows(rows, where, view))
         deleted = take_out_matching(draft, where, COPY_ON_WRITE)
         counts = RowCounts(inserted=staged.rows, deleted=deleted)
         return draft.finished(Kind.OVERWRITE, counts, reads=(Read(where),), asked=where)
 
 
-def _matching(rows: object, where: Filter, view: View) -> Iterator[pa.RecordBatch]:
+def matching_rows(rows: object, where: Filter, view: View) -> Iterator[pa.RecordBatch]:
+    """The rows, each of which must match. Raises InvalidInput with the first that does not."""
     schema = view.schema
     for batch in to_reader(rows, schema):
         fitting = conform(batch, schema)
@@ -78,7 +79,7 @@ def replace_partitions(view: View, rows: object, settings: Settings) -> Write:
         where = in_partitions(spec, partitions.values(), view.schema)
         deleted = 0
         for task in view.tasks(where):
-            task = _decided(task, spec.spec_id, partitions)
+            task = decided(task, spec.spec_id, partitions)
             rows_of_file = matching_positions(task, draft.reading)
             draft.take_out(task, rows_of_file, COPY_ON_WRITE)
             deleted += len(rows_of_file)
@@ -86,7 +87,7 @@ def replace_partitions(view: View, rows: object, settings: Settings) -> Write:
         return draft.finished(Kind.REPLACE_PARTITIONS, counts, reads=(Read(where),), asked=where)
 
 
-def _decided(task: FileTask, spec_id: int, partitions: dict[Any, Any]) -> FileTask:
+def decided(task: FileTask, spec_id: int, partitions: dict[Any, Any]) -> FileTask:
     """A file of the current spec is in a replaced partition as a whole, which bounds of cut texts do not show."""
     file: DataFile = task.file
     whole = file.spec_id == spec_id and partition_identity(file.partition) in partitions

@@ -111,7 +111,7 @@ class Opening:
         self._reading = reading
         self._parquet = parquet
         self.layout = file_layout(parquet, task.file.file_path, reading.metadata.name_mapping)
-        self.missing = _partition_values(task.file, reading.metadata)
+        self.missing = partition_values(task.file, reading.metadata)
         self._positions: Positions = reading.deletes.positions(task.deletes, task.file.file_path)
         self._keys: list[Keys] = reading.deletes.keys(task.deletes)
         self._wanted_keys = wanted_keys
@@ -191,7 +191,7 @@ class Opening:
         return keys.holds([key_values(self.layout, batch, field_id, self.missing) for field_id in keys.field_ids])
 
 
-def _partition_values(file: DataFile, metadata: TableMetadata) -> dict[int, Any]:
+def partition_values(file: DataFile, metadata: TableMetadata) -> dict[int, Any]:
     """Values of identity-partitioned columns, for files that do not hold the column itself."""
     if not file.partition:
         return {}

@@ -105,10 +105,14 @@ def _leaves(column: FileColumn, kind: IcebergType) -> set[int]:
 
 def file_layout(file: pq.ParquetFile, path: str, mapping: NameMapping | None) -> Layout:
     """The file's columns with their ids. Raises InvalidInput for a file without ids when there is no name mapping."""
-    schema = file.schema_arrow
+    columns = columns_of(file.schema_arrow, path, mapping)
+    return Layout(path, columns, tuple(file.schema.column(i).path for i in range(len(file.schema))))
+
+
+def columns_of(schema: pa.Schema, path: str, mapping: NameMapping | None) -> tuple[FileColumn, ...]:
+    """A file's columns with their ids, from its schema as Arrow has it."""
     counter = _Counter()
     columns = tuple(_column(field, counter) for field in schema)
-    leaves = tuple(file.schema.column(i).path for i in range(len(file.schema)))
     if not _has_ids(columns):
         if mapping is None:
             raise InvalidInput(
@@ -116,7 +120,7 @@ def file_layout(file: pq.ParquetFile, path: str, mapping: NameMapping | None) ->
                 advice="Set the table property schema.name-mapping.default, which says what each name stands for",
             )
         columns = tuple(_mapped(column, mapping.root) for column in columns)
-    return Layout(path, columns, leaves)
+    return columns
 
 
 class _Counter:

@@ -20,6 +20,7 @@ from frazil.errors import InvalidInput, Unsupported
 from frazil.format.filters import Filter, did_you_mean
 from frazil.format.metadata import MAIN, TableMetadata
 from frazil.format.storage import Storage
+from frazil.format.times import iso, milliseconds
 from frazil.model import Snapshot
 from frazil.read.arrow import Reading, count_task, read_task
 from frazil.read.plan import Counts, FileTask, ScanPlan, plan
@@ -42,6 +43,10 @@ class ScannedFile:
     """How many delete files apply to it."""
 
 
+SparkReader = Callable[["Scan", Any], Any]
+"""Makes a DataFrame of a scan and a session. It is given, as nothing here knows Spark."""
+
+
 class Scan:
     """Rows of one snapshot. Any number of reads of one scan see the same rows."""
 
@@ -56,6 +61,7 @@ class Scan:
         limit: int | None,
         case_sensitive: bool,
         table: str,
+        spark_reader: SparkReader | None = None,
     ) -> None:
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
             raise InvalidInput(f"limit={limit!r} is not a number of rows", advice="Pass an integer from 0 on, or None")
@@ -64,6 +70,7 @@ class Scan:
         self._filter = filter
         self._limit = limit
         self._table = table
+        self._spark_reader = spark_reader
         self._all_columns = columns is None
         self._wanted = schema if columns is None else select_columns(schema, columns, case_sensitive)
         self.snapshot = snapshot
@@ -106,15 +113,22 @@ class Scan:
 
     def to_pandas(self, **options: Any) -> Any:
         """All rows as a pandas DataFrame; ``options`` go to pyarrow's ``Table.to_pandas``."""
-        _require("pandas")
+        require("pandas")
         return self.to_arrow().to_pandas(**options)
 
     def to_polars(self) -> Any:
         """All rows as a polars DataFrame."""
-        return _require("polars").from_arrow(self.to_arrow())
+        return require("polars").from_arrow(self.to_arrow())
 
-    def to_spark(self, spark: Any = None) -> Any:  # noqa: ARG002 - the surface is fixed
-        raise Unsupported("Reading into Spark is not in this version", advice="Use to_arrow() or to_batches()")
+    def to_spark(self, spark: Any = None) -> Any:
+        """The rows as a DataFrame of a Spark session: the one given, else the lake's, else the one that is active.
+
+        The files are fixed by the scan: put filters into ``where``, they prune files; a filter on the DataFrame only
+        prunes inside them.
+        """
+        if self._spark_reader is None:
+            raise Unsupported("This scan was made without a lake", advice="Use to_arrow() or to_batches()")
+        return self._spark_reader(self, spark)
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         reader: Any = pa.RecordBatchReader.from_batches(self.schema, self.to_batches())
@@ -186,7 +200,7 @@ class Scan:
     def _snapshot_text(self) -> str:
         if self.snapshot is None:
             return "none: the table is empty"
-        return f"{self.snapshot.snapshot_id} ({self.snapshot.operation}, {_iso(self.snapshot.timestamp_ms)})"
+        return f"{self.snapshot.snapshot_id} ({self.snapshot.operation}, {iso(self.snapshot.timestamp_ms)})"
 
     def _reading(self, schema: Schema | None = None) -> Reading:
         return Reading.of(self._storage, self._metadata, self._wanted if schema is None else schema)
@@ -248,7 +262,7 @@ def _explain_counts(counts: Counts, planned: ScanPlan) -> list[str]:
     ]
 
 
-def _require(library: str) -> Any:
+def require(library: str) -> Any:
     import importlib
 
     try:
@@ -372,41 +386,16 @@ def _by_ref(metadata: TableMetadata, ref: str) -> tuple[Snapshot | None, Schema]
 
 
 def _by_time(metadata: TableMetadata, as_of: dt.datetime | str | int) -> Snapshot:
-    moment = _milliseconds(as_of)
+    moment = milliseconds(as_of, "as_of")
     log = metadata.snapshot_log()
     earlier = [snapshot_id for at, snapshot_id in log if at <= moment]
     if not earlier:
-        first = f"its first snapshot still known is of {_iso(log[0][0])}" if log else "it has no snapshot yet"
-        raise InvalidInput(f"The table had no rows to show as of {_iso(moment)}", evidence=f"As of now, {first}")
+        first = f"its first snapshot still known is of {iso(log[0][0])}" if log else "it has no snapshot yet"
+        raise InvalidInput(f"The table had no rows to show as of {iso(moment)}", evidence=f"As of now, {first}")
     found = metadata.snapshot(earlier[-1])
     if found is None:
-        raise InvalidInput(f"The snapshot that was current at {_iso(moment)} has expired", advice="See history()")
+        raise InvalidInput(f"The snapshot that was current at {iso(moment)} has expired", advice="See history()")
     return found
-
-
-def _milliseconds(as_of: dt.datetime | str | int) -> int:
-    if isinstance(as_of, bool) or not isinstance(as_of, dt.datetime | str | int):
-        raise InvalidInput(f"as_of={as_of!r} is not a time", advice=_AS_OF)
-    if isinstance(as_of, int):
-        return as_of
-    if isinstance(as_of, str):
-        try:
-            as_of = dt.datetime.fromisoformat(as_of.strip())
-        except ValueError as error:
-            raise InvalidInput(f"as_of={as_of!r} is not a time", advice=_AS_OF) from error
-    if as_of.tzinfo is None:
-        raise InvalidInput(f"as_of={as_of.isoformat(sep=' ')!r} names no time zone", advice=_AS_OF)
-    return (as_of - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(milliseconds=1)
-
-
-_AS_OF = "Pass a datetime with tzinfo, text such as '2026-11-01T12:00:00+00:00', or milliseconds since 1970"
-
-
-def _iso(milliseconds: int) -> str:
-    try:
-        return dt.datetime.fromtimestamp(milliseconds / 1000, tz=dt.UTC).isoformat(timespec="milliseconds")
-    except (ValueError, OverflowError, OSError):
-        return f"{milliseconds} ms"
 
 
 def _schema_of(metadata: TableMetadata, snapshot: Snapshot) -> Schema:

@@ -247,7 +247,7 @@ def _cached_layout(
     schema, spec = schema_key.value, spec_key.value
     order = SortOrder.model_validate_json(order_json) if order_json and purpose != "keys" else UNSORTED_SORT_ORDER
     settings = _settings(dict(properties), dict(options))
-    in_files = _file_schema(schema)
+    in_files = file_schema(schema)
     # Keys are looked for by their bounds, whatever the table says about other columns.
     bounded = schema.field_ids if purpose == "keys" else {each.source_id for each in order.fields}
     try:
@@ -269,7 +269,7 @@ def _cached_layout(
     )
 
 
-def _file_schema(schema: Schema) -> Schema:
+def file_schema(schema: Schema) -> Schema:
     """Column names in files are made safe as Iceberg's other writers do; readers go by field id."""
     try:
         return sanitize_column_names(schema)
@@ -602,26 +602,29 @@ class Staging:
         opened.out.close()
         sink.file = None
         del self._open[key]
-        self.done.append(self._data_file(sink, opened, size))
+        self.done.append(data_file(opened.path, size, opened.footers[0], opened.observed, self.layout, sink.partition))
 
-    def _data_file(self, sink: _Sink, opened: OpenFile, size: int) -> DataFile:
-        footer = opened.footers[0]
-        found = statistics.file_statistics(footer, self.layout.plan, opened.observed)
-        return DataFile(
-            file_path=opened.path,
-            record_count=footer.num_rows,
-            file_size_in_bytes=size,
-            spec_id=self.layout.spec.spec_id,
-            partition=sink.partition,
-            column_sizes=found.column_sizes,
-            value_counts=found.value_counts,
-            null_value_counts=found.null_value_counts,
-            nan_value_counts=found.nan_value_counts,
-            lower_bounds=found.lower_bounds,
-            upper_bounds=found.upper_bounds,
-            split_offsets=found.split_offsets,
-            sort_order_id=self.layout.order.order_id if self.layout.sort else 0,
-        )
+
+def data_file(
+    path: str, size: int, footer: Any, observed: statistics.Observed, layout: Layout, partition: tuple[Any, ...]
+) -> DataFile:
+    """What a manifest says of a file that was written with this layout."""
+    found = statistics.file_statistics(footer, layout.plan, observed)
+    return DataFile(
+        file_path=path,
+        record_count=footer.num_rows,
+        file_size_in_bytes=size,
+        spec_id=layout.spec.spec_id,
+        partition=partition,
+        column_sizes=found.column_sizes,
+        value_counts=found.value_counts,
+        null_value_counts=found.null_value_counts,
+        nan_value_counts=found.nan_value_counts,
+        lower_bounds=found.lower_bounds,
+        upper_bounds=found.upper_bounds,
+        split_offsets=found.split_offsets,
+        sort_order_id=layout.order.order_id if layout.sort else 0,
+    )
 
 
 def partition_identity(partition: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -97,7 +97,7 @@ class _Positions:
         except BaseException:
             discard(opened)
             raise
-        self.done.append(_described(opened, size, file, rows))
+        self.done.append(position_deletes(opened.path, size, opened.footers[0], file, rows.min(), rows.max()))
 
     def _create(self, file: DataFile, layout: Layout) -> OpenFile:
         name = f"{len(self.paths):05d}-{self._runtime.new_uuid()}{_SUFFIX}.parquet"
@@ -127,14 +127,15 @@ def _batches(path: str, rows: BitMap64) -> Iterator[pa.RecordBatch]:
         yield arrow.RecordBatch.from_arrays([paths, positions], schema=_POSITIONS)
 
 
-def _described(opened: OpenFile, size: int, file: DataFile, rows: BitMap64) -> DataFile:
-    footer = opened.footers[0]
+def position_deletes(path: str, size: int, footer: Any, file: DataFile, first: int, last: int) -> DataFile:
+    """What a manifest says of a position delete file about one data file, whose rows ``first`` to ``last`` it names."""
     groups = [footer.row_group(position) for position in range(footer.num_row_groups)]
+    count = footer.num_rows
     # Whole, however long: equal bounds are how a reader sees that the deletes are about one file.
-    path = file.file_path.encode()
+    named = file.file_path.encode()
     return DataFile(
-        file_path=opened.path,
-        record_count=footer.num_rows,
+        file_path=path,
+        record_count=count,
         file_size_in_bytes=size,
         spec_id=file.spec_id,
         partition=file.partition,
@@ -143,10 +144,10 @@ def _described(opened: OpenFile, size: int, file: DataFile, rows: BitMap64) -> D
             PATH_FIELD: sum(group.column(0).total_compressed_size for group in groups),
             POSITION_FIELD: sum(group.column(1).total_compressed_size for group in groups),
         },
-        value_counts={PATH_FIELD: len(rows), POSITION_FIELD: len(rows)},
+        value_counts={PATH_FIELD: count, POSITION_FIELD: count},
         null_value_counts={PATH_FIELD: 0, POSITION_FIELD: 0},
-        lower_bounds={PATH_FIELD: path, POSITION_FIELD: struct.pack("<q", rows.min())},
-        upper_bounds={PATH_FIELD: path, POSITION_FIELD: struct.pack("<q", rows.max())},
+        lower_bounds={PATH_FIELD: named, POSITION_FIELD: struct.pack("<q", first)},
+        upper_bounds={PATH_FIELD: named, POSITION_FIELD: struct.pack("<q", last)},
         split_offsets=tuple(sorted(_start(group.column(0)) for group in groups)),
         referenced_data_file=file.file_path,
     )

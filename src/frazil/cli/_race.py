@@ -1,6 +1,6 @@
 """Twelve writer processes race appends on one table; afterwards every acknowledged batch is looked up again.
 
-    frazil demo
+    frazil race
 
 The proof does not trust the writers' counters: it compares what was acknowledged with what Frazil, and PyIceberg where
 it can open a SQLite catalog, read back.
@@ -150,7 +150,7 @@ def race(plan: Plan, name: str, show: Display) -> tuple[Race, float]:
     """Start the writers together and listen until all are gone. Returns what was heard and the seconds it took."""
     # Writers are forked from a server that has imported everything and holds no thread, lock or connection.
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["frazil.cli._demo"])
+    context.set_forkserver_preload(["frazil.cli._race"])
     start, events = context.Event(), context.Queue()
     processes = [
         context.Process(target=write, args=(plan, name, writer, start, events), daemon=True)
@@ -293,7 +293,7 @@ class Display:
 
 
 def run(plan: Plan, *, json: bool = False) -> int:
-    """The whole demo. Returns the exit code: 0 when nothing was lost."""
+    """The whole race. Returns the exit code: 0 when nothing was lost."""
     total_began = SYSTEM.monotonic()
     with frazil.connect(str(plan.folder)) as lake:
         name = _new_table(lake)
@@ -321,7 +321,7 @@ def run(plan: Plan, *, json: bool = False) -> int:
 
 
 def _new_table(lake: frazil.Lake) -> str:
-    """A fresh table: an earlier demo's tables stay as they are."""
+    """A fresh table: an earlier race's tables stay as they are."""
     lake.create_namespace("demo", exists_ok=True)
     taken = set(lake.tables("demo"))
     number = next(n for n in range(1, len(taken) + 2) if f"demo.race_{n}" not in taken)
@@ -354,7 +354,7 @@ def _tell(lake: frazil.Lake, plan: Plan, name: str, heard: Race, seconds: float,
         f'print(catalog.load_table("{name}").scan(limit=10).to_arrow())'
     )
     good = proof.holds and not heard.problems
-    say(f"\n{'Nothing was lost.' if good else 'SOMETHING WENT WRONG.'} The demo took {total:.1f} s.")
+    say(f"\n{'Nothing was lost.' if good else 'SOMETHING WENT WRONG.'} The race took {total:.1f} s.")
 
 
 def _history_row(entry: Any) -> list[Any]:

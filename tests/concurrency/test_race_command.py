@@ -1,4 +1,4 @@
-"""The demo with real processes; and its proof, which must not hold when something is wrong."""
+"""The race of the command line with real processes; and its proof, which must not hold when something is wrong."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from pathlib import Path
 import pytest
 
 import frazil
-from frazil.cli._demo import SCHEMA, Acknowledged, Plan, prove, rows
+from frazil.cli._race import SCHEMA, Acknowledged, Plan, prove, rows
 
 
-def demo(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "frazil", "demo", "--folder", str(folder), *arguments]
+def race(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "frazil", "race", "--folder", str(folder), *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
 
 
-def test_the_demo_loses_nothing_and_says_so_without_a_terminal(tmp_path: Path) -> None:
+def test_the_race_loses_nothing_and_says_so_without_a_terminal(tmp_path: Path) -> None:
     folder = tmp_path / "demo lake"
-    done = demo(folder, "--writers", "4", "--commits", "3", "--rows", "5")
+    done = race(folder, "--writers", "4", "--commits", "3", "--rows", "5")
     assert done.returncode == 0, done.stderr
     assert "Nothing was lost." in done.stdout
     assert "12 acknowledged batches were read back" in done.stdout
@@ -32,8 +32,8 @@ def test_the_demo_loses_nothing_and_says_so_without_a_terminal(tmp_path: Path) -
         assert lake.table("demo.race_1").scan().count() == 60
 
 
-def test_a_second_demo_leaves_the_first_ones_table_alone(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "frazil", "demo", "--folder", str(tmp_path), "--output", "json"]
+def test_a_second_race_leaves_the_first_ones_table_alone(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "frazil", "race", "--folder", str(tmp_path), "--output", "json"]
     for number in (1, 2):
         done = subprocess.run(
             [*command, "--writers", "2", "--commits", "1"], capture_output=True, text=True, timeout=240, check=True
@@ -44,7 +44,7 @@ def test_a_second_demo_leaves_the_first_ones_table_alone(tmp_path: Path) -> None
 
 
 def test_the_printed_pyiceberg_lines_work(tmp_path: Path) -> None:
-    done = demo(tmp_path / "lake", "--writers", "2", "--commits", "1", "--rows", "5")
+    done = race(tmp_path / "lake", "--writers", "2", "--commits", "1", "--rows", "5")
     lines = done.stdout.splitlines()
     start = lines.index("from pyiceberg.catalog.sql import SqlCatalog")
     snippet = "\n".join(lines[start : start + 3]) + "\ncatalog.close()\n"
@@ -56,7 +56,7 @@ def test_the_printed_pyiceberg_lines_work(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_a_lake_is_a_sentence(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("not a lake")
-    done = demo(file)
+    done = race(file)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
 
@@ -127,8 +127,8 @@ def test_the_proof_finds_a_data_file_that_belongs_to_no_commit(plan: Plan) -> No
     assert proof.stray_files == (str(stray),)
 
 
-def test_ctrl_c_ends_the_demo_at_once_and_without_tracebacks(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "frazil", "demo", "--folder", str(tmp_path / "lake"), "--commits", "100000"]
+def test_ctrl_c_ends_the_race_at_once_and_without_tracebacks(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "frazil", "race", "--folder", str(tmp_path / "lake"), "--commits", "100000"]
     process = subprocess.Popen(
         [*command, "--writers", "2"],
         stdout=subprocess.PIPE,

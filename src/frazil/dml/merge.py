@@ -1,0 +1,86 @@
+"""A merge as a value: which rows of a source meet which rows of the table, and what becomes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from frazil.errors import InvalidInput
+
+When = Literal["matched", "not matched", "not matched by source"]
+Action = Literal["update", "delete", "insert"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Clause:
+    """What becomes of the rows of one kind that meet a condition. The first clause that fits a row decides."""
+
+    when: When
+    action: Action
+    values: Mapping[str, object] | None = None
+    """Column → new value; None with an update or insert: every column that the source has by that name."""
+    condition: object = None
+    """SQL text or a Spark Column; None: always."""
+    leave_out: frozenset[str] = frozenset()
+    """Columns that "every column" does not mean."""
+
+    def __str__(self) -> str:
+        condition = "" if self.condition is None else f" and {self.condition}"
+        if self.action == "delete":
+            done = "delete"
+        elif self.values is None:
+            done = f"{self.action} *" + (f" except ({', '.join(sorted(self.leave_out))})" if self.leave_out else "")
+        else:
+            done = f"{self.action} {', '.join(map(str, self.values))}"
+        return f"when {self.when}{condition} then {done}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Merge:
+    """All that a merge asks for, but for its rows."""
+
+    on: object
+    """SQL text, a Spark Column, or a list of columns that both sides have."""
+    clauses: tuple[Clause, ...]
+    source_alias: str = "source"
+    target_alias: str = "target"
+    case_sensitive: bool = False
+
+    def of(self, when: When) -> list[Clause]:
+        return [each for each in self.clauses if each.when == when]
+
+    def check(self) -> None:
+        """Raises InvalidInput for what no rows can make right."""
+        if not self.clauses:
+            raise InvalidInput(
+                "The merge has no clause, so that it would do nothing",
+                advice="Add one, for instance .when_matched_update_all() or .when_not_matched_insert_all()",
+            )
+        if self.source_alias.lower() == self.target_alias.lower():
+            raise InvalidInput(f"Source and target are both called {self.source_alias!r}")
+        kinds: tuple[When, ...] = ("matched", "not matched", "not matched by source")
+        for when in kinds:
+            clauses = self.of(when)
+            for each in clauses[:-1]:
+                if each.condition is None:
+                    raise InvalidInput(
+                        f"The clause '{each}' takes every row, so that those after it never get one",
+                        advice="Give it a condition, or put it last",
+                    )
+
+
+def checked_on(on: object, keys: Sequence[str]) -> object:
+    """What rows are matched by: as given, or the table's keys."""
+    if on is not None:
+        if isinstance(on, Sequence) and not isinstance(on, str) and not all(isinstance(each, str) for each in on):
+            raise InvalidInput(f"on is a condition or a list of column names, not {on!r}")
+        if isinstance(on, Sequence) and not on:
+            raise InvalidInput("on is empty", advice='Write on=["id"], or on="target.id = source.id"')
+        return on
+    if not keys:
+        raise InvalidInput(
+            "The table has no keys, so that the merge must say how rows are matched",
+            advice='Write on=["id"], or on="target.id = source.id"',
+        )
+    return list(keys)

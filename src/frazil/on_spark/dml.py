@@ -1,0 +1,197 @@
+"""The verbs on Spark: which rows change is found by Spark's own reader, what changes is written by its own writer, and
+one operation is handed to the commit, the same value that the Arrow engine makes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+from pyiceberg.schema import Schema
+
+from frazil.commit.operations import Kind, Read, RowCounts, Write
+from frazil.dml.compact import chosen_files, groups_of, packing
+from frazil.dml.engine import EngineName
+from frazil.dml.merge import Merge
+from frazil.dml.overwrite import decided
+from frazil.dml.upsert import UpsertMode, key_ids, key_spec
+from frazil.dml.view import COPY_ON_WRITE, MERGE_ON_READ, Mode, Settings, View
+from frazil.errors import InvalidInput, Unsupported
+from frazil.format.conditions import in_partitions
+from frazil.format.filters import Filter
+from frazil.format.partitions import reaches_everything
+from frazil.format.schemas import arrow_schema, match_name
+from frazil.on_spark.changes import stage_copies
+from frazil.on_spark.draft import SparkDraft, check_count
+from frazil.on_spark.keys import KeyFrame
+from frazil.on_spark.merge import explain, merge
+from frazil.on_spark.scan import FILE, POSITION
+from frazil.on_spark.session import Frame, Session, is_frame, session_of
+from frazil.on_spark.stage import conform_frame, stage_keys
+from frazil.on_spark.types import frame_schema
+from frazil.on_spark.values import Assigned
+from frazil.stage.arrow import partition_identity
+from frazil.stage.rows import incoming_schema, opened, to_reader, without_untyped
+
+
+@dataclass(frozen=True, slots=True)
+class SparkEngine:
+    """Runs verbs on one Spark session."""
+
+    spark: Session
+
+    @property
+    def name(self) -> EngineName:
+        return "spark"
+
+    def append(self, view: View, rows: object, settings: Settings) -> Write:
+        with SparkDraft(self.spark, view, settings) as draft:
+            staged = draft.add_frame(self._frame(rows))
+            return draft.finished(Kind.APPEND, RowCounts(inserted=staged.rows))
+
+    def overwrite(self, view: View, rows: object, where: Filter, settings: Settings) -> Write:
+        where = view.bound(where)
+        with SparkDraft(self.spark, view, settings) as draft:
+            staged = draft.add_frame(self._frame(rows), where)
+            deleted = draft.take_out_matching(where, COPY_ON_WRITE)
+            counts = RowCounts(inserted=staged.rows, deleted=deleted)
+            return draft.finished(Kind.OVERWRITE, counts, reads=(Read(where),), asked=where)
+
+    def replace_partitions(self, view: View, rows: object, settings: Settings) -> Write:
+        spec = view.metadata.spec()
+        if spec.is_unpartitioned():
+            raise InvalidInput(
+                f"The table {view.table} is not partitioned, so there is no partition to replace",
+                advice='Use overwrite(rows, where="true") to replace the whole table, or name the rows with where',
+            )
+        with SparkDraft(self.spark, view, settings) as draft:
+            staged = draft.add_frame(self._frame(rows))
+            if not staged.files:
+                return draft.finished(Kind.REPLACE_PARTITIONS, RowCounts())
+            partitions = {partition_identity(file.partition): file.partition for file in staged.files}
+            where = in_partitions(spec, partitions.values(), view.schema)
+            tasks = [decided(task, spec.spec_id, partitions) for task in view.tasks(where)]
+            some = [task for task in tasks if task.residual is not None]
+            deleted = draft.remove_whole([task for task in tasks if task.residual is None])
+            if some:
+                found = draft.rows(some, view.schema).select(FILE, POSITION)
+                deleted += draft.take_out_positions(some, found, COPY_ON_WRITE)
+            counts = RowCounts(inserted=staged.rows, deleted=deleted)
+            return draft.finished(Kind.REPLACE_PARTITIONS, counts, reads=(Read(where),), asked=where)
+
+    def delete(self, view: View, where: Filter, settings: Settings, mode: Mode) -> Write:
+        where = view.bound(where)
+        with SparkDraft(self.spark, view, settings) as draft:
+            deleted = draft.take_out_matching(where, mode)
+            return draft.finished(Kind.DELETE, RowCounts(deleted=deleted), reads=(Read(where),), asked=where)
+
+    def update(
+        self, view: View, assignments: Mapping[str, object], where: Filter, settings: Settings, mode: Mode
+    ) -> Write:
+        where = view.bound(where)
+        new_values = Assigned(assignments, view.schema, case_sensitive=where.case_sensitive)
+        with SparkDraft(self.spark, view, settings) as draft:
+            tasks = view.tasks(where)
+            if not tasks:
+                return draft.finished(Kind.UPDATE, RowCounts(), reads=(Read(where),))
+            touched = draft.rows(tasks, view.schema)
+            if not new_values.repeatable:
+                touched = new_values.apply(touched).localCheckpoint()
+                staged = draft.add_frame(touched.drop(FILE, POSITION))
+            else:
+                staged = draft.add_frame(new_values.apply(touched).drop(FILE, POSITION))
+            found = draft.take_out_positions(tasks, touched.select(FILE, POSITION), mode, moved=True)
+            check_count(staged, found, "update")
+            return draft.finished(Kind.UPDATE, RowCounts(updated=staged.rows), reads=(Read(where),))
+
+    def upsert(self, view: View, rows: object, settings: Settings, mode: UpsertMode) -> Write:
+        field_ids = key_ids(view.metadata)
+        with SparkDraft(self.spark, view, settings) as draft:
+            staged = draft.add_frame(self._frame(rows))
+            if not staged.files:
+                return draft.finished(Kind.UPSERT, RowCounts())
+            # The rows as they were written: the frame that was given may hold others when it is run again (P34).
+            keys = KeyFrame.of_files(draft, staged.files, field_ids)
+            keys.refuse_duplicates()
+            if mode == "equality":
+                return self._by_equality(draft, keys, staged.rows)
+            return self._by_looking(draft, keys, staged.rows, mode)
+
+    def _by_equality(self, draft: SparkDraft, keys: KeyFrame, count: int) -> Write:
+        view, metadata = draft.view, draft.view.metadata
+        spec_id = key_spec(metadata)
+        if spec_id is None:
+            raise Unsupported(
+                f"The table {view.table} has no spec under which deletes by key reach all its rows",
+                advice="Add a spec without partitions first, or use mode='position'",
+            )
+        deletes = stage_keys(
+            keys.frame, keys.field_ids, spec_id, metadata=metadata, storage=view.storage, runtime=view.runtime
+        )
+        draft.adopt_keys(deletes)
+        partitioned = None if reaches_everything(metadata.spec(spec_id)) else spec_id
+        return draft.finished(Kind.UPSERT, RowCounts(inserted=count), keys=keys.field_ids, key_spec_id=partitioned)
+
+    def _by_looking(self, draft: SparkDraft, keys: KeyFrame, count: int, mode: UpsertMode) -> Write:
+        view = draft.view
+        read = keys.read()
+        tasks = [replace(task, residual=None) for task in view.tasks(read.where)]
+        updated = replaced = 0
+        if tasks:
+            found = keys.matching(draft.rows(tasks, keys.schema)).localCheckpoint()
+            how = COPY_ON_WRITE if mode == "copy-on-write" else MERGE_ON_READ
+            replaced = draft.take_out_positions(tasks, found.select(FILE, POSITION), how, moved=True)
+            updated = keys.distinct(found) if replaced else 0
+        # More rows than keys: the key was there twice, and once is left.
+        counts = RowCounts(inserted=count - updated, updated=updated, deleted=replaced - updated)
+        return draft.finished(Kind.UPSERT, counts, reads=(read,), keys=keys.field_ids)
+
+    def merge(self, view: View, rows: object, plan: Merge, settings: Settings, mode: Mode) -> Write:
+        return merge(self.spark, view, self._frame(rows), plan, settings, mode)
+
+    def explain_merge(self, view: View, rows: object, plan: Merge) -> str:
+        return explain(self.spark, view, self._frame(rows), plan)
+
+    def compact(self, view: View, settings: Settings, where: Filter | None = None) -> Write:
+        how = packing(view, settings)
+        plain = replace(settings, options=how.for_files)
+        with SparkDraft(self.spark, view, plain) as draft:
+            tasks = chosen_files(view, where)
+            numbers = {id(task): number for number, task in enumerate(tasks)}
+            found = groups_of(tasks, how, lambda task: bool(task.deletes))
+            groups = [[numbers[id(task)] for task in group] for group in found]
+            chosen = [number for group in groups for number in group]
+            for number in chosen:
+                draft.remove(tasks[number])
+            copies = stage_copies(self.spark, draft.with_keyed(tasks, chosen, None), groups, tasks, view, plain)
+            draft.adopt_copies(copies.files, copies.runs)
+            return draft.finished(Kind.REWRITE, RowCounts())
+
+    # Rows
+
+    def row_schema(self, rows: object, schema: Schema | None) -> pa.Schema:
+        return arrow_schema(frame_schema(rows)) if is_frame(rows) else incoming_schema(rows, schema)
+
+    def without_untyped(self, rows: object, schema: Schema) -> object:
+        if not is_frame(rows):
+            return without_untyped(rows, schema)
+        known = [each.name for each in schema.fields]
+        frame: Frame = rows
+        untyped = [each.name for each in frame.schema if each.dataType.typeName() == "void"]
+        return frame.drop(*(name for name in untyped if match_name(name, known) is None))
+
+    def count_fitting(self, rows: object, schema: Schema) -> int:
+        return int(conform_frame(self._frame(rows), schema).count())
+
+    def _frame(self, rows: object) -> Frame:
+        if is_frame(rows):
+            session_of(rows)
+            return rows
+        table = pa.Table.from_batches(list(reader := _arrow_reader(rows)), reader.schema)
+        return self.spark.createDataFrame(table)
+
+
+def _arrow_reader(rows: object) -> pa.RecordBatchReader:
+    found = opened(rows)
+    return found if isinstance(found, pa.RecordBatchReader) else to_reader(found, Schema())

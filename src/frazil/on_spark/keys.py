@@ -1,0 +1,156 @@
+"""Rows by their keys: which of a table's rows have one of the keys that are being written."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyiceberg.schema import Schema
+from pyiceberg.types import StructType, UUIDType
+
+from frazil.commit.operations import Read
+from frazil.dml.view import View
+from frazil.errors import InvalidInput
+from frazil.format.conditions import between_keys, near_keys
+from frazil.format.filters import parse_filter
+from frazil.model import DataFile
+from frazil.on_spark.scan import read_tasks
+from frazil.on_spark.session import Frame
+from frazil.read.deletes import Deletes, Keys
+from frazil.read.layout import convert
+from frazil.read.plan import FileTask
+from frazil.stage.deletes import key_schema
+
+if TYPE_CHECKING:
+    from frazil.on_spark.draft import SparkDraft
+
+arrow: Any = pa
+MOST_KEYS = 1_000_000
+"""So many keys come to the driver, where conflicts are judged by them; of more only the range does."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeyFrame:
+    """Key values as a DataFrame with the table's own columns."""
+
+    frame: Frame
+    schema: Schema
+    """The key columns alone."""
+    field_ids: tuple[int, ...]
+    view: View
+    count: int
+
+    @staticmethod
+    def of_files(draft: SparkDraft, files: Sequence[DataFile], field_ids: tuple[int, ...]) -> KeyFrame:
+        """The keys of rows that were staged."""
+        view = draft.view
+        schema = key_schema(view.schema, field_ids)
+        tasks = [FileTask(file, 0, None) for file in files]
+        frame = read_tasks(draft.spark, tasks, storage=view.storage, metadata=view.metadata, schema=schema)
+        return KeyFrame(frame, schema, field_ids, view, sum(file.record_count for file in files))
+
+    @property
+    def names(self) -> list[str]:
+        """The key columns as Spark names them, quoted, with a dot before a field of a struct."""
+        return [_quoted(self.schema, field_id) for field_id in self.field_ids]
+
+    def flat(self, frame: Frame) -> list[Any]:
+        """The key columns of a frame, under plain names."""
+        return [frame[name].alias(f"__frazil_key{at}") for at, name in enumerate(self.names)]
+
+    def refuse_duplicates(self) -> None:
+        """Rows of one call share a sequence number, so that neither of two with one key would win (rule P21)."""
+        from pyspark.sql import functions as F
+
+        counted = self.frame.groupBy(*self.flat(self.frame)).agg(F.count(F.lit(1)).alias("count"))
+        found = counted.where("count > 1").limit(1).collect()
+        if not found:
+            return
+        shown = ", ".join(
+            f"{self.schema.find_column_name(field_id)}={found[0][at]}" for at, field_id in enumerate(self.field_ids)
+        )
+        raise InvalidInput(
+            f"The rows have {found[0]['count']} rows with the key {shown}",
+            advice="Keep one row for each key: within one call there is no later one that could win",
+        )
+
+    def matching(self, rows: Frame) -> Frame:
+        """Those of the rows that have one of the keys."""
+        keys = self.frame.select(*self.flat(self.frame))
+        same = [rows[name].eqNullSafe(keys[f"__frazil_key{at}"]) for at, name in enumerate(self.names)]
+        condition = same[0]
+        for each in same[1:]:
+            condition = condition & each
+        return rows.join(keys, condition, "left_semi")
+
+    def distinct(self, rows: Frame) -> int:
+        return int(rows.select(*self.flat(rows)).distinct().count())
+
+    def read(self) -> Read:
+        """What an operation looked at that looked for these keys."""
+        flat = self.frame.select(*self.flat(self.frame))
+        return key_read(flat, self.field_ids, self.view, few=self.count <= MOST_KEYS)
+
+
+def key_read(keys: Frame, field_ids: tuple[int, ...], view: View, *, few: bool) -> Read:
+    """What an operation looked at that looked for rows with one of these keys, none of which is null.
+
+    ``few``: the keys themselves come to the driver; otherwise their range does.
+    """
+    if few:
+        columns = _columns(keys.distinct().toArrow(), field_ids, view)
+        return Read(near_keys(view.schema, columns), Keys.of(field_ids, list(columns.values())))
+    extremes = _columns(_extremes(keys), field_ids, view)
+    if any(values.null_count for values in extremes.values()):
+        return Read(parse_filter("false", view.schema))
+    return Read(between_keys(view.schema, extremes))
+
+
+def _columns(table: pa.Table, field_ids: tuple[int, ...], view: View) -> dict[int, Any]:
+    deletes = Deletes(view.storage, view.metadata)
+    found: dict[int, Any] = {}
+    for field_id, column in zip(field_ids, table.columns, strict=True):
+        values: Any = arrow.concat_arrays([arrow.array([], column.type), *column.chunks])
+        if isinstance(view.schema.find_type(field_id), UUIDType):
+            raw = [None if each is None else uuid.UUID(each).bytes for each in values.to_pylist()]
+            values = arrow.array(raw, arrow.binary(16))
+        found[field_id] = convert(values, deletes.key_type(field_id), lambda: "A key column")
+    return found
+
+
+def _extremes(flat: Frame) -> pa.Table:
+    """Two rows: the least and the greatest value of each column."""
+    from pyspark.sql import functions as F
+
+    low = flat.select(*(F.min(name).alias(name) for name in flat.columns))
+    high = flat.select(*(F.max(name).alias(name) for name in flat.columns))
+    found: pa.Table = low.unionByName(high).toArrow()
+    return found
+
+
+def _quoted(schema: Schema, field_id: int) -> str:
+    path: list[str] = []
+    fields = schema.fields
+    while True:
+        # The schema holds nothing but keys, so that a struct is there for the sake of what is in it.
+        field = next(
+            each
+            for each in fields
+            if each.field_id == field_id
+            or (isinstance(each.field_type, StructType) and _holds(each.field_type, field_id))
+        )
+        path.append(f"`{field.name}`")
+        if field.field_id == field_id:
+            return ".".join(path)
+        assert isinstance(field.field_type, StructType)
+        fields = field.field_type.fields
+
+
+def _holds(struct: StructType, field_id: int) -> bool:
+    return any(
+        each.field_id == field_id or (isinstance(each.field_type, StructType) and _holds(each.field_type, field_id))
+        for each in struct.fields
+    )

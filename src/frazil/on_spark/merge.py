@@ -1,0 +1,401 @@
+"""MERGE on Spark.
+
+    source ─▶ materialised once (P34) ─▶ its keys prune the table's files ─▶ join ─▶ one row for each match
+    ─▶ which clause, which values ─▶ materialised ─▶ new rows written, old rows marked or left out of copies
+
+The source is run once and the join is run once: everything after that reads what they gave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+from pyiceberg.schema import Schema
+from pyiceberg.types import NestedField, StructType
+
+from frazil.commit.operations import Kind, Read, RowCounts, Write
+from frazil.dml.assignments import check_apart, find_column
+from frazil.dml.merge import Clause, Merge, When
+from frazil.dml.view import Mode, Settings, View
+from frazil.errors import InvalidInput
+from frazil.format._sql_nodes import BOOL, Call, Column, Node
+from frazil.format.filters import Filter, did_you_mean, parse_filter
+from frazil.format.schemas import match_name
+from frazil.on_spark.columns import SparkColumn, condition
+from frazil.on_spark.draft import SparkDraft
+from frazil.on_spark.keys import MOST_KEYS, key_read
+from frazil.on_spark.scan import FILE, POSITION
+from frazil.on_spark.session import Frame, Session
+from frazil.on_spark.types import frame_schema, spark_type
+from frazil.on_spark.values import is_column, new_value, replaced
+from frazil.read.plan import FileTask
+
+ROW, CLAUSE = "__frazil_source", "__frazil_clause"
+_BROADCAST_ROWS = 2_000_000
+_UNSTABLE = (
+    "rand",
+    "randn",
+    "random",
+    "randstr",
+    "uniform",
+    "uuid",
+    "shuffle",
+    "monotonically_increasing_id",
+    "spark_partition_id",
+)
+
+
+def merge(spark: Session, view: View, source: Frame, plan: Merge, settings: Settings, mode: Mode) -> Write:
+    """Rows of the source meet rows of the table; the clauses say what becomes of both."""
+    work = _Work(spark, view, source, plan)
+    with SparkDraft(spark, view, settings) as draft:
+        return work.run(draft, mode)
+
+
+def explain(spark: Session, view: View, source: Frame, plan: Merge) -> str:
+    """How the merge would be run, without running more than its source's keys."""
+    return _Work(spark, view, source, plan).explain()
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """``target.a = source.b``: a column of the table by its id, and the source's by name."""
+
+    field_id: int
+    source: Column
+
+
+class _Work:
+    def __init__(self, spark: Session, view: View, source: Frame, plan: Merge) -> None:
+        from pyspark.sql import functions
+
+        self._f: Any = functions
+        self._spark = spark
+        self._view = view
+        self._plan = plan
+        self._both = _both_schemas(view.schema, source, plan)
+        self._scopes = (plan.target_alias, plan.source_alias)
+        self._source_only = (plan.source_alias,)
+        self._target_only = (plan.target_alias,)
+        self._given = source
+        self._on = self._matching_condition(plan.on)
+        self._pairs = [] if self._on is None else _equal_pairs(self._on.condition, self._both, plan)
+        # Everything that can be wrong is found before a job is run.
+        for clause in plan.clauses:
+            self._check_condition(clause)
+            if clause.action != "delete":
+                self._values(clause)
+
+    # Binding
+
+    def _matching_condition(self, on: object) -> Filter | None:
+        """None: a Spark Column, which nobody can look into."""
+        plan = self._plan
+        if isinstance(on, str):
+            _refuse_unstable(on)
+            return parse_filter(on, self._both, case_sensitive=plan.case_sensitive, scopes=self._scopes)
+        if is_column(on):
+            _refuse_unstable(str(on))
+            return None
+        if not isinstance(on, Sequence):
+            raise InvalidInput(f"on is a condition or a list of column names, not {on!r}")
+        text = " and ".join(
+            f"`{plan.target_alias}`.{_quoted(each)} = `{plan.source_alias}`.{_quoted(each)}" for each in on
+        )
+        return parse_filter(text, self._both, case_sensitive=plan.case_sensitive)
+
+    def _check_condition(self, clause: Clause) -> None:
+        if clause.condition is None:
+            return
+        _refuse_unstable(str(clause.condition))
+        if not is_column(clause.condition):
+            self._condition_filter(clause)
+
+    def _condition_filter(self, clause: Clause) -> Filter:
+        scopes = {
+            "matched": self._scopes,
+            "not matched": self._source_only,
+            "not matched by source": self._target_only,
+        }[clause.when]
+        text: Any = clause.condition
+        found = parse_filter(text, self._both, case_sensitive=self._plan.case_sensitive, scopes=scopes)
+        for column in found.columns:
+            alias = self._both.find_field(column.path[0]).name
+            if alias not in scopes:
+                raise InvalidInput(
+                    f"The condition of '{clause}' names {column.name}, and such a row has no {alias} row",
+                    advice=f"Only columns of {scopes[0]} are there",
+                )
+        return found
+
+    def _values(self, clause: Clause) -> list[tuple[tuple[NestedField, ...], Any]]:
+        """For each column that the clause sets, where it is and what it gets."""
+        plan, schema = self._plan, self._view.schema
+        given: Mapping[str, object]
+        if clause.values is None:
+            given = self._all_columns(clause)
+        elif not isinstance(clause.values, Mapping) or not clause.values:
+            raise InvalidInput(f"The clause '{clause}' names no column", advice="Write {'n': 'source.n'}")
+        else:
+            given = {_unqualified(name, plan.target_alias): each for name, each in clause.values.items()}
+        scopes = {"matched": self._scopes, "not matched": self._source_only}.get(clause.when, self._target_only)
+        found = []
+        for name, each in given.items():
+            path = find_column(name, schema, plan.case_sensitive)
+            found.append((path, new_value(each, path, self._both, plan.case_sensitive, scopes)))
+        check_apart([path for path, _ in found])
+        return found
+
+    def _all_columns(self, clause: Clause) -> dict[str, object]:
+        names = self._given.columns
+        left_out = {each.lower() for each in clause.leave_out}
+        found: dict[str, object] = {}
+        for field in self._view.schema.fields:
+            if field.name.lower() in left_out:
+                continue
+            there = match_name(field.name, names)
+            if there is None:
+                raise InvalidInput(
+                    f"The source lacks the column {field.name!r}, which '{clause}' sets",
+                    advice=did_you_mean(field.name, names) or f"Add it, or name it in except_cols=[{field.name!r}]",
+                )
+            found[f"`{field.name}`"] = f"`{self._plan.source_alias}`.`{there}`"
+        return found
+
+    # Running
+
+    def run(self, draft: SparkDraft, mode: Mode) -> Write:
+        f, plan = self._f, self._plan
+        source = self._given.withColumn(ROW, f.monotonically_increasing_id()).localCheckpoint().alias(plan.source_alias)
+        count = source.count()
+        read = self._keys_read(source, count)
+        tasks = self._tasks(read)
+        reads = [read]
+        by_source = plan.of("not matched by source")
+        if by_source:
+            everything = parse_filter(None, self._view.schema)
+            reads, tasks = [Read(everything)], self._view.tasks(everything)
+        small = count <= _BROADCAST_ROWS
+        matches = self._matches(draft, source, tasks, small) if tasks and count and self._looks else None
+        if matches is not None:
+            self._refuse_twice(matches)
+        changed = [] if matches is None else [matches.where(f.col(CLAUSE).isNotNull())]
+        if by_source and tasks:
+            changed.append(self._unmet(draft, source, tasks, small).localCheckpoint())
+        added = self._inserted(source, matches) if plan.of("not matched") and count else None
+        return self._finish(draft, tasks, changed, added, tuple(reads), mode)
+
+    @property
+    def _looks(self) -> bool:
+        """Whether it matters which rows meet."""
+        return bool(self._plan.of("matched") or self._plan.of("not matched"))
+
+    def _finish(
+        self,
+        draft: SparkDraft,
+        tasks: Sequence[FileTask],
+        changed: list[Frame],
+        added: Frame | None,
+        reads: tuple[Read, ...],
+        mode: Mode,
+    ) -> Write:
+        f = self._f
+        updates = [index for index, each in enumerate(self._plan.clauses) if each.action == "update"]
+        names = [f"`{field.name}`" for field in self._view.schema.fields]
+        new_rows = [each.where(f.col(CLAUSE).isin(updates)).select(*names) for each in changed] if updates else []
+        if added is not None:
+            new_rows.append(added)
+        staged = draft.add_frame(reduce(lambda a, b: a.unionByName(b), new_rows)) if new_rows else None
+        written = 0 if staged is None else staged.rows
+        taken = updated = 0
+        if changed:
+            rows = reduce(lambda a, b: a.unionByName(b), [each.select(FILE, POSITION, CLAUSE) for each in changed])
+            counted = {each[CLAUSE]: each["count"] for each in rows.groupBy(CLAUSE).count().collect()}
+            updated = sum(counted.get(index, 0) for index in updates)
+            taken = sum(counted.values())
+        if taken:
+            # Had another writer taken the row away first, an insert might have come instead.
+            moved = bool(updates) or added is not None
+            draft.take_out_positions(tasks, rows.select(FILE, POSITION), mode, moved=moved)
+        counts = RowCounts(inserted=written - updated, updated=updated, deleted=taken - updated)
+        return draft.finished(Kind.MERGE, counts, reads=reads)
+
+    def _keys_read(self, source: Frame, count: int) -> Read:
+        """Which rows of the table the merge looks at."""
+        everything = Read(parse_filter(None, self._view.schema))
+        if not count:
+            return Read(parse_filter("false", self._view.schema))
+        if not self._pairs:
+            return everything
+        f = self._f
+        kinds = [spark_type(self._view.schema.find_type(pair.field_id)) for pair in self._pairs]
+        columns = [self._at(pair.source).try_cast(kind) for pair, kind in zip(self._pairs, kinds, strict=True)]
+        keys = source.select(*(each.alias(f"__frazil_key{number}") for number, each in enumerate(columns)))
+        # NULL equals nothing, so that such rows meet none.
+        keys = keys.where(reduce(lambda a, b: a & b, [f.col(name).isNotNull() for name in keys.columns]))
+        found = key_read(keys, tuple(pair.field_id for pair in self._pairs), self._view, few=count <= MOST_KEYS)
+        return everything if found is None else found
+
+    def _tasks(self, read: Read) -> tuple[FileTask, ...]:
+        return self._view.tasks(read.where)
+
+    def _target(self, draft: SparkDraft, tasks: Sequence[FileTask]) -> Frame:
+        return draft.rows(tasks, self._view.schema).alias(self._plan.target_alias)
+
+    @property
+    def _joined_on(self) -> SparkColumn:
+        if self._on is None:
+            return self._plan.on
+        return condition(self._on, self._at)
+
+    def _matches(self, draft: SparkDraft, source: Frame, tasks: Sequence[FileTask], small: bool) -> Frame:
+        """One row for each pair that meets: where the table's row is, which clause takes it, its new values."""
+        target = self._target(draft, tasks)
+        given = self._f.broadcast(source) if small else source
+        met = target.join(given, self._joined_on, "inner")
+        return self._decided(met, "matched", keep=ROW).localCheckpoint()
+
+    def _unmet(self, draft: SparkDraft, source: Frame, tasks: Sequence[FileTask], small: bool) -> Frame:
+        target = self._target(draft, tasks)
+        given = self._f.broadcast(source) if small else source
+        alone = target.join(given, self._joined_on, "left_anti")
+        decided = self._decided(alone, "not matched by source")
+        return decided.where(self._f.col(CLAUSE).isNotNull())
+
+    def _decided(self, rows: Frame, when: When, keep: str | None = None) -> Frame:
+        """FILE, POSITION, CLAUSE, and the columns as the clause leaves them."""
+        f, plan = self._f, self._plan
+        numbered = [(index, each) for index, each in enumerate(plan.clauses) if each.when == when]
+        at = self._at
+        clause = f.lit(None).cast("int")
+        for index, each in reversed(numbered):
+            clause = f.when(self._holds(each, at), f.lit(index)).otherwise(clause)
+        alias = plan.target_alias
+        old = {field.name: f.col(f"`{alias}`.`{field.name}`") for field in self._view.schema.fields}
+        # Chosen first, so that each value's own condition is a look at a number.
+        chosen = rows.select("*", clause.alias(CLAUSE))
+        new = dict(old)
+        for index, each in numbered:
+            if each.action != "update":
+                continue
+            for path, make in self._values(each):
+                top = path[0].name
+                kind = spark_type(path[0].field_type)
+                value = replaced(new[top] if len(path) > 1 else old[top], path, make(at))
+                new[top] = f.when(f.col(CLAUSE) == index, value.cast(kind)).otherwise(new[top])
+        kept = [keep] if keep is not None else []
+        return chosen.select(FILE, POSITION, CLAUSE, *kept, *(column.alias(name) for name, column in new.items()))
+
+    def _holds(self, clause: Clause, at: Any) -> SparkColumn:
+        if clause.condition is None:
+            return self._f.lit(True)
+        if is_column(clause.condition):
+            return clause.condition
+        return condition(self._condition_filter(clause), at)
+
+    def _inserted(self, source: Frame, matches: Frame | None) -> Frame:
+        """The rows that come for source rows that met none."""
+        f = self._f
+        alone = source
+        if matches is not None:
+            met = matches.select(f.col(ROW).alias("__frazil_met")).distinct()
+            alone = source.join(met, source[ROW] == met["__frazil_met"], "left_anti")
+        at = self._at
+        numbered = [(index, each) for index, each in enumerate(self._plan.clauses) if each.when == "not matched"]
+        clause = f.lit(None).cast("int")
+        for index, each in reversed(numbered):
+            clause = f.when(self._holds(each, at), f.lit(index)).otherwise(clause)
+        chosen = alone.select("*", clause.alias(CLAUSE)).where(f.col(CLAUSE).isNotNull())
+        columns: dict[str, SparkColumn] = {}
+        for field in self._view.schema.fields:
+            columns[field.name] = f.lit(None).cast(spark_type(field.field_type))
+        for index, each in numbered:
+            for path, make in self._values(each):
+                top = path[0].name
+                kind = spark_type(path[0].field_type)
+                value = replaced(columns[top], path, make(at)).cast(kind)
+                columns[top] = f.when(f.col(CLAUSE) == index, value).otherwise(columns[top])
+        return chosen.select(*(column.alias(name) for name, column in columns.items()))
+
+    def _refuse_twice(self, matches: Frame) -> None:
+        """A row that two source rows would change has two new values, and no order says which is the later one."""
+        f, clauses = self._f, self._plan.of("matched")
+        if not clauses or (len(clauses) == 1 and clauses[0].action == "delete" and clauses[0].condition is None):
+            return
+        counted = matches.where(f.col(CLAUSE).isNotNull()).groupBy(FILE, POSITION).count().where("count > 1")
+        twice = counted.limit(1).collect()
+        if twice:
+            raise InvalidInput(
+                f"A row of {self._view.table} is met by {twice[0]['count']} rows of the source, and a clause would "
+                "change it for each of them",
+                advice="Make the source have one row for each row it meets, or tighten the condition",
+            )
+
+    # Columns
+
+    def _at(self, column: Column) -> SparkColumn:
+        """Where a column of either side is in a frame that has both by their aliases."""
+        names = [self._both.find_field(field_id).name for field_id in column.path]
+        found = self._f.col(".".join(f"`{name}`" for name in names))
+        # Spark has more integer types than Iceberg.
+        return found.cast(spark_type(column.source)) if names[0] == self._plan.source_alias else found
+
+    def explain(self) -> str:
+        plan = self._plan
+        by_key = ", ".join(str(self._view.schema.find_column_name(pair.field_id)) for pair in self._pairs)
+        lines = [
+            f"Merge into {self._view.table}",
+            f"  on         {plan.on if self._on is None else self._on.text}",
+            f"  by key     {by_key or 'no equality of columns: every row of the table is compared'}",
+            *(f"  clause {index}   {each}" for index, each in enumerate(plan.clauses)),
+        ]
+        return "\n".join(lines)
+
+
+def _both_schemas(target: Schema, source: Frame, plan: Merge) -> Schema:
+    """One schema with a struct for each side, named by its alias."""
+    given = frame_schema(source, first_id=2_000_000)
+    return Schema(
+        NestedField(1_999_998, plan.target_alias, StructType(*target.fields), required=False),
+        NestedField(1_999_999, plan.source_alias, StructType(*given.fields), required=False),
+    )
+
+
+def _equal_pairs(node: Node, both: Schema, plan: Merge) -> list[_Pair]:
+    """The equalities between a column of the table and one of the source that every match fulfils."""
+    if isinstance(node, Call) and node.op == "and":
+        return [pair for each in node.args for pair in _equal_pairs(each, both, plan)]
+    if not (isinstance(node, Call) and node.op == "eq" and node.type == BOOL):
+        return []
+    left, right = node.args
+    if not (isinstance(left, Column) and isinstance(right, Column)):
+        return []
+    sides = [both.find_field(each.path[0]).name for each in (left, right)]
+    if sides == [plan.source_alias, plan.target_alias]:
+        left, right = right, left
+    elif sides != [plan.target_alias, plan.source_alias]:
+        return []
+    return [_Pair(left.field_id, right)]
+
+
+def _quoted(name: str) -> str:
+    return name if "`" in name else ".".join(f"`{part}`" for part in name.split("."))
+
+
+def _unqualified(name: str, alias: str) -> str:
+    head, dot, rest = str(name).partition(".")
+    return rest if dot and head.strip("`").lower() == alias.lower() else str(name)
+
+
+def _refuse_unstable(text: str) -> None:
+    lowered = text.lower()
+    for name in _UNSTABLE:
+        at = lowered.find(f"{name}(")
+        if at == 0 or (at > 0 and not (lowered[at - 1].isalnum() or lowered[at - 1] == "_")):
+            raise InvalidInput(
+                f"The condition uses {name}(), which has another value each time",
+                advice="Put it into a column of the source, which is run once, and name that column",
+            )

@@ -1,0 +1,108 @@
+"""Where executors put files, and how functions and keys reach them."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from typing import Any
+
+from frazil.dml.view import View
+from frazil.format.storage import Storage, canonical, is_local, local_path
+from frazil.on_spark import executor_changes
+
+_MASK = 0xFFFFFFFF
+
+
+def shipped(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A function of an executor module, made ready to travel: by value, as executors need not have Frazil."""
+    from pyspark import cloudpickle
+
+    cloudpickle.register_pickle_by_value(executor_changes)
+    return function
+
+
+def s3_options(storage: Storage) -> dict[str, Any]:
+    """What pyarrow's S3 file system wants, from the names that PyIceberg's FileIO gives to it."""
+    names = {
+        "s3.endpoint": "endpoint_override",
+        "s3.access-key-id": "access_key",
+        "s3.secret-access-key": "secret_key",
+        "s3.session-token": "session_token",
+        "s3.region": "region",
+        "client.region": "region",
+    }
+    found: dict[str, Any] = {
+        ours: storage.properties[name] for name, ours in names.items() if name in storage.properties
+    }
+    if "endpoint_override" in found:
+        found.setdefault("region", "us-east-1")
+    return found
+
+
+class Folder:
+    """A fresh folder for the files of one write. Only what is accepted stays in it."""
+
+    def __init__(self, path: str, storage: Storage) -> None:
+        self.path = path
+        self._storage = storage
+
+    def accept(self, paths: Sequence[str]) -> None:
+        """These files are it. Others in the folder are of tasks that failed or were run twice, and go."""
+        known = {_plain(path) for path in paths}
+        self._storage.delete([each.path for each in self._storage.list(self.path) if _plain(each.path) not in known])
+        self._storage.sync(paths)
+
+    def remove(self) -> None:
+        with contextlib.suppress(Exception):
+            self._storage.delete([each.path for each in self._storage.list(self.path)])
+
+
+def _plain(path: str) -> str:
+    return local_path(path) if is_local(path) else path
+
+
+@contextlib.contextmanager
+def new_folder(view: View) -> Iterator[Folder]:
+    """A folder under the table's data location; an error in the block empties it again."""
+    properties = view.metadata.properties
+    base = properties.get("write.data.path") or f"{view.metadata.location.rstrip('/')}/data"
+    folder = Folder(f"{canonical(base)}/{view.runtime.new_hex()}", view.storage)
+    try:
+        yield folder
+    except BaseException:
+        folder.remove()
+        raise
+
+
+# Which task gets a key
+
+
+@lru_cache(maxsize=32)
+def keys_for(width: int) -> tuple[int, ...]:
+    """For each of so many partitions an integer that Spark's hash partitioning sends there."""
+    found: dict[int, int] = {}
+    for key in itertools.count():
+        # Python's remainder is never negative, and neither is Spark's pmod.
+        found.setdefault(_murmur(key) % width, key)
+        if len(found) == width:
+            return tuple(found[each] for each in range(width))
+    raise AssertionError("unreachable")
+
+
+def _murmur(value: int) -> int:
+    """Spark's hash of an int, seed 42, as a signed number."""
+    k = (value * 0xCC9E2D51) & _MASK
+    k = ((k << 15) | (k >> 17)) & _MASK
+    k = (k * 0x1B873593) & _MASK
+    h = 42 ^ k
+    h = ((h << 13) | (h >> 19)) & _MASK
+    h = (h * 5 + 0xE6546B64) & _MASK
+    h ^= 4
+    h ^= h >> 16
+    h = (h * 0x85EBCA6B) & _MASK
+    h ^= h >> 13
+    h = (h * 0xC2B2AE35) & _MASK
+    h ^= h >> 16
+    return h - (1 << 32) if h >> 31 else h

@@ -1,0 +1,512 @@
+"""Reads the files of a plan with Spark's own Parquet reader: pushdown and vectorised decoding stay.
+
+    tasks → parts (files of the same columns) → relations → numbered → without deleted rows → filtered → the columns
+
+Only files that need it are numbered, which costs a join with the list of files. Nothing is looked at row by row on the
+driver, and no row depends on a setting of the session: what could matter is given as an option of the reader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import DoubleType, FloatType, IcebergType, NestedField
+
+from frazil.errors import CorruptMetadata, InvalidInput, StorageError, Unsupported
+from frazil.format.filters import Filter
+from frazil.format.metadata import TableMetadata
+from frazil.format.partitions import reaches_everything
+from frazil.format.storage import Storage
+from frazil.model import Content, DataFile
+from frazil.on_spark import columns as conditions
+from frazil.on_spark import paths
+from frazil.on_spark.file_columns import (
+    Columns,
+    FileColumns,
+    Projection,
+    as_text,
+    case_clash,
+    identity_sources,
+    lacking,
+    read_schema,
+    types_by_id,
+)
+from frazil.on_spark.session import Frame, Session, checked, held, local, setting
+from frazil.on_spark.types import spark_schema
+from frazil.read.layout import columns_of
+from frazil.read.plan import DeleteRef, FileTask, named_file
+from frazil.read.scan import Scan
+
+FILE, POSITION = "__frazil_file", "__frazil_pos"
+_URI, _SEQUENCE, _SCOPE = "__frazil_uri", "__frazil_seq", "__frazil_scope"
+_PATH, _SET, _GONE, _KEY = "__frazil_path", "__frazil_set", "__frazil_gone", "__frazil_key"
+_GONE_SCOPE = "__frazil_gone_scope"
+_ROWS_PER_FILE = 1 << 40
+_BROADCAST_ROWS = 2_000_000
+_OPTIONS = {
+    # A reader's option wins over the session's setting of the same name, also over one that changes later.
+    "ignoreMissingFiles": "false",
+    "ignoreCorruptFiles": "false",
+    "mergeSchema": "false",
+    "datetimeRebaseMode": "CORRECTED",
+    "int96RebaseMode": "CORRECTED",
+    # Folders named a=1 are not columns.
+    "recursiveFileLookup": "true",
+}
+_LISTING = {
+    # Otherwise each path is a task of its own: 10,000 files take 20 s to list.
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",
+}
+SparkColumn = Any
+arrow: Any = pa
+
+
+def scan_to_spark(scan: Scan, spark: Session | None = None) -> Frame:
+    """The rows of a scan, which stay those of its snapshot, as a native DataFrame."""
+    session = local() if spark is None else checked(spark)
+    frame = read_tasks(
+        session, scan.tasks(), storage=scan._storage, metadata=scan._metadata, schema=scan._wanted, filtered=True
+    )
+    return frame if scan._limit is None else frame.limit(scan._limit)
+
+
+def read_tasks(
+    spark: Session,
+    tasks: Sequence[FileTask],
+    *,
+    storage: Storage,
+    metadata: TableMetadata,
+    schema: Schema,
+    filtered: bool = True,
+    numbered: bool = False,
+) -> Frame:
+    """The live rows of these files, as the schema's columns, in Spark's types for them.
+
+    ``filtered``: only rows that what is left of the tasks' filters selects. ``numbered``: with FILE, the index into
+    ``tasks``, and POSITION, the row's number in its file. Of the equality deletes on the same columns a task lists
+    those of its snapshot that reach it, or none.
+    """
+    _check_case(spark, columns_of(schema_to_pyarrow(schema), metadata.location, None) if schema.fields else ())
+    if not tasks:
+        return _empty(spark, schema, numbered)
+    return _TaskReader(spark, tasks, storage, metadata, schema, filtered, numbered).frame()
+
+
+def _empty(spark: Session, schema: Schema, numbered: bool) -> Frame:
+    from pyspark.sql.types import IntegerType, LongType
+
+    made = spark_schema(schema)
+    for field in made.fields:
+        field.nullable = True
+    if numbered:
+        made = made.add(FILE, IntegerType()).add(POSITION, LongType())
+    return spark.createDataFrame([], made)
+
+
+def _check_case(spark: Session, columns: Columns) -> None:
+    clash = case_clash(columns)
+    if clash is not None and setting(spark, "spark.sql.caseSensitive", "false") != "true":
+        raise InvalidInput(
+            f"The columns {clash[0]!r} and {clash[1]!r} are the same to this Spark session",
+            advice='Run spark.conf.set("spark.sql.caseSensitive", "true") before reading, or use to_arrow()',
+        )
+
+
+# Relations
+
+
+def relation(spark: Session, files: Sequence[str], schema: Any) -> Frame:
+    """Spark's own Parquet relation over these files, and nothing else. Raises StorageError when one is not there."""
+    from pyspark.errors import AnalysisException
+
+    hidden = next((path for path in files if paths.is_hidden(path)), None)
+    if hidden is not None:
+        raise Unsupported(
+            f"Spark leaves out files with names like that of {hidden}", advice="Use to_arrow(), or rewrite the file"
+        )
+    with held(spark, _LISTING):
+        try:
+            frame = spark.read.schema(schema).options(**_OPTIONS).parquet(*map(paths.to_spark, files))
+            # Spark Connect lists the files only when it is asked something.
+            _ = frame.schema
+        except AnalysisException as error:
+            if error.getCondition() != "PATH_NOT_FOUND":
+                raise
+            raise StorageError(
+                "The table refers to a file that Spark cannot find",
+                evidence=str(error).partition("\n")[0],
+                advice="If it was deleted by hand, restore it, or roll the table back. On a cluster, every machine "
+                "must see the table's storage",
+            ) from error
+    return frame
+
+
+def _listed(spark: Session, rows: Mapping[str, Any]) -> Frame:
+    """A small relation that goes to every executor."""
+    from pyspark.sql import functions
+
+    return functions.broadcast(spark.createDataFrame(arrow.table(dict(rows))))
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What files have in common that one relation reads."""
+
+    columns: Columns
+    constants: frozenset[int]
+    copy: int
+    """Which one of the tasks for the same file: a relation reads each file once."""
+    fate: _Fate
+
+
+@dataclass(frozen=True, slots=True)
+class _Fate:
+    """What happens to rows after they are read."""
+
+    positions: bool
+    keys: frozenset[tuple[int, ...]]
+    filter: int | None
+
+    @property
+    def is_numbered(self) -> bool:
+        return self.positions or bool(self.keys)
+
+
+class _TaskReader:
+    """One call of read_tasks."""
+
+    def __init__(
+        self,
+        spark: Session,
+        tasks: Sequence[FileTask],
+        storage: Storage,
+        metadata: TableMetadata,
+        schema: Schema,
+        filtered: bool,
+        numbered: bool,
+    ) -> None:
+        from pyspark.sql import functions
+
+        self._f: Any = functions
+        self._spark = spark
+        self._tasks = tasks
+        self._metadata = metadata
+        self._schema = schema
+        self._numbered = numbered
+        self._files = FileColumns(spark, storage, metadata)
+        found = {id(task.residual): task.residual for task in tasks if filtered and task.residual is not None}
+        self._filters: list[Filter] = list(found.values())
+        self._key_fields = self._find_key_fields()
+        self._scopes: dict[tuple[int, tuple[Any, ...]], int] = {}
+
+    def frame(self) -> Frame:
+        by_fate: dict[_Fate, list[tuple[_Part, list[int]]]] = {}
+        for part, numbers in self._parts().items():
+            by_fate.setdefault(part.fate, []).append((part, numbers))
+        return reduce(lambda one, other: one.union(other), (self._rows(*each) for each in by_fate.items()))
+
+    def _rows(self, fate: _Fate, parts: list[tuple[_Part, list[int]]]) -> Frame:
+        frame = reduce(lambda one, other: one.union(other), (self._read(*each) for each in parts))
+        numbers = [number for _, each in parts for number in each]
+        if fate.positions:
+            frame = self._without_positions(frame, numbers)
+        for field_ids in sorted(fate.keys):
+            frame = self._without_keys(frame, field_ids, numbers)
+        if fate.filter is not None:
+            at = lambda column: self._f.col(_filter_column(column.field_id))  # noqa: E731
+            frame = frame.where(conditions.condition(self._filters[fate.filter], at))
+        named = [self._f.col(f"c{i}").alias(field.name) for i, field in enumerate(self._schema.fields)]
+        return frame.select(*named, *([FILE, POSITION] if self._numbered else []))
+
+    # Parts
+
+    def _parts(self) -> dict[_Part, list[int]]:
+        found: dict[_Part, list[int]] = {}
+        needed = dict(types_by_id([*self._schema.fields, *self._extra_fields().values()])).keys()
+        layouts = self._files.of([task.file for task in self._tasks], needed)
+        for columns in {id(each): each for each in layouts}.values():
+            _check_case(self._spark, columns)
+        lacked: dict[int, frozenset[int]] = {}
+        copies: dict[str, int] = {}
+        identities = {spec_id: identity_sources(spec) for spec_id, spec in self._metadata.specs().items()}
+        for number, (task, columns) in enumerate(zip(self._tasks, layouts, strict=True)):
+            if id(columns) not in lacked:
+                lacked[id(columns)] = self._lacking(columns)
+            copy = copies.get(task.file.file_path, 0)
+            copies[task.file.file_path] = copy + 1
+            constants = lacked[id(columns)] & identities[task.file.spec_id] if task.file.partition else frozenset()
+            found.setdefault(_Part(columns, constants, copy, self._fate(task)), []).append(number)
+        return found
+
+    def _lacking(self, columns: Columns) -> frozenset[int]:
+        extra = {field.field_id for field in self._extra_fields().values()}
+        absent = set(lacking(columns, self._schema.fields)) | (extra - _ids(columns))
+        return frozenset(absent)
+
+    def _fate(self, task: FileTask) -> _Fate:
+        contents = {ref.file.content for ref in task.deletes}
+        keys = frozenset(
+            tuple(sorted(ref.file.equality_ids)) for ref in task.deletes if ref.file.content == Content.EQUALITY_DELETES
+        )
+        return _Fate(Content.POSITION_DELETES in contents, keys, self._filter_of(task))
+
+    def _filter_of(self, task: FileTask) -> int | None:
+        if len(self._filters) <= 1:
+            # Where statistics show that every row matches, the filter changes nothing, and one relation is enough.
+            return 0 if self._filters else None
+        return next((i for i, each in enumerate(self._filters) if each is task.residual), None)
+
+    # Reading one part
+
+    def _read(self, part: _Part, numbers: list[int]) -> Frame:
+        f = self._f
+        fields = [*self._schema.fields, *self._extra_fields().values()]
+        wanted = dict(types_by_id(fields))
+        used = [column for column in part.columns if _ids((column,)) & wanted.keys()]
+        files = [self._tasks[number].file for number in numbers]
+        frame = relation(self._spark, [file.file_path for file in files], read_schema(used, wanted))
+        numbered = self._numbered or part.fate.is_numbered
+        if numbered or part.constants:
+            # Fields of _metadata are lost in a join: they are taken first.
+            frame = frame.select(
+                "*", f.col("_metadata.file_path").alias(_URI), f.col("_metadata.row_index").alias(POSITION)
+            )
+            frame = frame.join(self._list_files(numbers, part.constants), _URI, "left")
+        constants = {field_id: f.col(_constant_column(field_id)) for field_id in part.constants}
+        project = Projection(part.columns, files[0].file_path, constants)
+        made = [project.top(field).alias(f"c{i}") for i, field in enumerate(self._schema.fields)]
+        made += [project.nested(field).alias(name) for name, field in self._extra_fields().items()]
+        if numbered:
+            made += [_known(FILE), POSITION, _SEQUENCE, _SCOPE]
+        return frame.select(*made)
+
+    def _list_files(self, numbers: list[int], constants: frozenset[int]) -> Frame:
+        uris: list[str] = []
+        rows: list[int] = []
+        for number in numbers:
+            said = paths.uris(self._tasks[number].file.file_path)
+            uris.extend(said)
+            rows.extend([number] * len(said))
+        tasks = [self._tasks[row] for row in rows]
+        made: dict[str, Any] = {
+            _URI: arrow.array(uris, pa.string()),
+            FILE: arrow.array(rows, pa.int32()),
+            _SEQUENCE: arrow.array([task.sequence_number for task in tasks], pa.int64()),
+            _SCOPE: arrow.array([self._scope(task.file) for task in tasks], pa.int32()),
+        }
+        for field_id in constants:
+            made[_constant_column(field_id)] = arrow.array(self._partition_texts(field_id, tasks), pa.string())
+        return _listed(self._spark, made)
+
+    def _partition_texts(self, field_id: int, tasks: Iterable[FileTask]) -> list[str | None]:
+        kind = self._type_of(field_id)
+        known: dict[tuple[int, Any], str | None] = {}
+        texts = []
+        for task in tasks:
+            key = (task.file.spec_id, task.file.partition)
+            if key not in known:
+                known[key] = as_text(_partition_value(task.file, self._metadata, field_id), kind)
+            texts.append(known[key])
+        return texts
+
+    def _scope(self, file: DataFile) -> int:
+        return self._scopes.setdefault((file.spec_id, file.partition), len(self._scopes))
+
+    # Fields that are needed, and not given out
+
+    def _extra_fields(self) -> dict[str, NestedField]:
+        found = {_key_column(field_id): field for field_id, field in self._key_fields.items()}
+        for each in self._filters:
+            for column in each.columns:
+                field = NestedField(column.field_id, column.name, column.source, required=False)
+                found[_filter_column(column.field_id)] = field
+        return found
+
+    def _find_key_fields(self) -> dict[int, NestedField]:
+        wanted = {field_id for task in self._tasks for ref in task.deletes for field_id in ref.file.equality_ids}
+        if not wanted:
+            return {}
+        found: dict[int, NestedField] = {}
+        # The widest type that a column ever had, also when it was dropped since.
+        for schema in (*self._metadata.schemas().values(), self._metadata.schema()):
+            for field_id in wanted & schema.field_ids:
+                kind = schema.find_type(field_id)
+                found[field_id] = NestedField(field_id, str(schema.find_column_name(field_id)), kind, required=False)
+        for field_id in wanted - found.keys():
+            raise CorruptMetadata(f"An equality delete compares the field {field_id}, which no schema of the table has")
+        return found
+
+    def _type_of(self, field_id: int) -> IcebergType:
+        fields = [*self._schema.fields, *self._extra_fields().values()]
+        return dict(types_by_id(fields))[field_id]
+
+    # Deletes
+
+    def _refs(self, numbers: Iterable[int], matches: Callable[[DataFile], bool]) -> list[DeleteRef]:
+        found = {
+            ref.file.file_path: ref for number in numbers for ref in self._tasks[number].deletes if matches(ref.file)
+        }
+        return list(found.values())
+
+    def _without_positions(self, frame: Frame, numbers: list[int]) -> Frame:
+        f = self._f
+        refs = self._refs(numbers, lambda file: file.content == Content.POSITION_DELETES)
+        gone = relation(self._spark, [ref.file.file_path for ref in refs], "file_path string, pos bigint")
+        # A file of other columns would read as NULLs, which take out nothing.
+        lacks = f.raise_error(f.lit("A position delete file holds a row without file or position"))
+        gone = gone.select(
+            f.coalesce("file_path", lacks).alias(_PATH),
+            f.coalesce("pos", lacks).alias(_GONE),
+            f.col("_metadata.file_path").alias(_URI),
+        )
+        listed, pairs = self._position_pairs(numbers)
+        gone = gone.join(listed, _PATH)
+        if pairs is not None:
+            gone = gone.join(pairs, [_URI, _SET])
+        gone = gone.select((f.col(FILE).cast("bigint") * _ROWS_PER_FILE + f.col(_GONE)).alias(_GONE))
+        if sum(ref.file.record_count for ref in refs) < _BROADCAST_ROWS:
+            gone = f.broadcast(gone)
+        key = f.col(FILE).cast("bigint") * _ROWS_PER_FILE + f.col(POSITION)
+        return frame.join(gone, key == f.col(_GONE), "left_anti")
+
+    def _position_pairs(self, numbers: list[int]) -> tuple[Frame, Frame | None]:
+        """The data files by path, and which delete files apply to them; None: a row's path alone tells."""
+        sets: dict[tuple[str, ...], int] = {}
+        of: list[int] = []
+        every_one_named = True
+        for number in numbers:
+            refs = [ref for ref in self._tasks[number].deletes if ref.file.content == Content.POSITION_DELETES]
+            every_one_named = every_one_named and all(named_file(ref.file) is not None for ref in refs)
+            of.append(sets.setdefault(tuple(ref.file.file_path for ref in refs), len(sets)))
+        listed = _listed(
+            self._spark,
+            {
+                _PATH: arrow.array([self._tasks[number].file.file_path for number in numbers], pa.string()),
+                FILE: arrow.array(numbers, pa.int32()),
+                _SET: arrow.array(of, pa.int32()),
+            },
+        )
+        if every_one_named or len(sets) == 1:
+            return listed, None
+        pairs = [(uri, number) for each, number in sets.items() for path in each for uri in paths.uris(path)]
+        return listed, _listed(
+            self._spark,
+            {
+                _URI: arrow.array([uri for uri, _ in pairs], pa.string()),
+                _SET: arrow.array([number for _, number in pairs], pa.int32()),
+            },
+        )
+
+    def _without_keys(self, frame: Frame, field_ids: tuple[int, ...], numbers: list[int]) -> Frame:
+        refs = self._refs(
+            numbers,
+            lambda file: file.content == Content.EQUALITY_DELETES and tuple(sorted(file.equality_ids)) == field_ids,
+        )
+        everywhere = {spec_id for spec_id, spec in self._metadata.specs().items() if reaches_everything(spec)}
+        for scoped in (False, True):
+            chosen = [ref for ref in refs if (ref.file.spec_id not in everywhere) == scoped]
+            if chosen:
+                frame = self._anti_join(frame, field_ids, chosen, scoped)
+        return frame
+
+    def _anti_join(self, frame: Frame, field_ids: tuple[int, ...], refs: list[DeleteRef], scoped: bool) -> Frame:
+        f = self._f
+        gone = self._keys(field_ids, refs)
+        names = [f"{_KEY}{field_id}" for field_id in field_ids]
+        by = [*names, *([_GONE_SCOPE] if scoped else [])]
+        # One line for each key: its latest delete decides.
+        gone = gone.groupBy(*by).agg(f.max(_GONE).alias(_GONE))
+        if sum(ref.file.record_count for ref in refs) < _BROADCAST_ROWS:
+            gone = f.broadcast(gone)
+        same = f.col(_SEQUENCE) < f.col(_GONE)
+        if scoped:
+            same = same & (f.col(_SCOPE) == f.col(_GONE_SCOPE))
+        for field_id, name in zip(field_ids, names, strict=True):
+            kind = self._key_fields[field_id].field_type
+            same = same & _comparable(f.col(_key_column(field_id)), kind).eqNullSafe(f.col(name))
+        return frame.join(gone, same, "left_anti")
+
+    def _keys(self, field_ids: tuple[int, ...], refs: list[DeleteRef]) -> Frame:
+        """The keys of equality delete files, with the sequence number and the partition of each."""
+        f = self._f
+        groups: dict[int, tuple[Columns, list[DeleteRef]]] = {}
+        for ref, columns in zip(refs, self._files.of([ref.file for ref in refs]), strict=True):
+            groups.setdefault(id(columns), (columns, []))[1].append(ref)
+        frames = []
+        fields = [self._key_fields[field_id] for field_id in field_ids]
+        wanted = dict(types_by_id(fields))
+        for columns, members in groups.values():
+            missing = next((each for each in field_ids if each not in _ids(columns)), None)
+            path = members[0].file.file_path
+            if missing is not None:
+                raise CorruptMetadata(f"The equality delete file {path} lacks its key column {missing}")
+            used = [column for column in columns if _ids((column,)) & wanted.keys()]
+            frame = relation(self._spark, [ref.file.file_path for ref in members], read_schema(used, wanted))
+            frame = frame.select("*", f.col("_metadata.file_path").alias(_URI))
+            frame = frame.join(self._list_deletes(members), _URI, "left")
+            project = Projection(columns, path, {})
+            made = [
+                _comparable(project.nested(field), field.field_type).alias(f"{_KEY}{field.field_id}")
+                for field in fields
+            ]
+            frames.append(frame.select(*made, _known(_GONE), _GONE_SCOPE))
+        return reduce(lambda one, other: one.union(other), frames)
+
+    def _list_deletes(self, refs: list[DeleteRef]) -> Frame:
+        rows = [(uri, ref) for ref in refs for uri in paths.uris(ref.file.file_path)]
+        return _listed(
+            self._spark,
+            {
+                _URI: arrow.array([uri for uri, _ in rows], pa.string()),
+                _GONE: arrow.array([ref.sequence_number for _, ref in rows], pa.int64()),
+                _GONE_SCOPE: arrow.array([self._scope(ref.file) for _, ref in rows], pa.int32()),
+            },
+        )
+
+
+def _known(column: str) -> SparkColumn:
+    """A column of a list of files, which must have named every file that was read."""
+    from pyspark.sql import functions
+
+    unknown = functions.concat(functions.lit("Spark read a file that was not asked for: "), functions.col(_URI))
+    return functions.coalesce(functions.col(column), functions.raise_error(unknown)).alias(column)
+
+
+def _constant_column(field_id: int) -> str:
+    return f"__frazil_v{field_id}"
+
+
+def _filter_column(field_id: int) -> str:
+    return f"f{field_id}"
+
+
+def _key_column(field_id: int) -> str:
+    return f"k{field_id}"
+
+
+def _ids(columns: Columns) -> set[int | None]:
+    return {each.field_id for each in columns} | {each for column in columns for each in _ids(column.children)}
+
+
+def _comparable(value: SparkColumn, kind: IcebergType) -> SparkColumn:
+    """Keys are equal when their bits are, as everywhere in Iceberg: Spark's joins take -0.0 for 0.0."""
+    return value.cast("string") if isinstance(kind, FloatType | DoubleType) else value
+
+
+# Identity partition values of files that lack the column
+
+
+def _partition_value(file: DataFile, metadata: TableMetadata, field_id: int) -> Any:
+    fields = metadata.spec(file.spec_id).fields
+    return next(
+        value
+        for field, value in zip(fields, file.partition, strict=False)
+        if field.source_id == field_id and isinstance(field.transform, IdentityTransform)
+    )

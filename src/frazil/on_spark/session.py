@@ -1,0 +1,209 @@
+"""Spark sessions: which one runs a call, and the few settings of it that could change what is written.
+
+Nothing here reaches into the JVM, so that classic sessions and Spark Connect are the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from frazil.errors import InvalidInput, SchemaMismatch, SparkFailed, Unsupported
+
+Session = Any
+"""A pyspark.sql.SparkSession, classic or Connect: a cluster brings its own pyspark, so that none is imported here."""
+Frame = Any
+"""A pyspark.sql.DataFrame."""
+
+JAVA_NEEDED = 17
+_OUR_DEFAULTS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.compression.codec": "zstd",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # Thousands of small files are listed by a few tasks, not by one task each.
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+def local(
+    name: str = "frazil", *, master: str | None = None, memory: str | None = None, conf: Mapping[str, str] | None = None
+) -> Session:
+    """A Spark session on this machine, well set for Frazil, or the one that is already running.
+
+    ``conf`` adds to the settings or replaces them. Any other session does as well: no row depends on these.
+    """
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise Unsupported("PySpark is not installed", advice='Run: pip install "frazil[local]"') from error
+    running = SparkSession.getActiveSession()
+    if running is not None and conf is None and master is None:
+        return running
+    check_java()
+    # Spark's workers start the Python they find on PATH, which need not have pyarrow.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    builder: Any = SparkSession.builder
+    builder = builder.appName(name).master(master or f"local[{max(2, os.cpu_count() or 2)}]")
+    given = {**_OUR_DEFAULTS, "spark.driver.memory": memory or "2g", **(conf or {})}
+    for key, value in given.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def check_java() -> None:
+    """Raises Unsupported with what to install, where Spark would print a page of Java's own words or hang."""
+    home = os.environ.get("JAVA_HOME")
+    java = os.path.join(home, "bin", "java") if home else shutil.which("java")
+    if java is None or not os.path.exists(java):
+        found = f"JAVA_HOME is {home}, and there is no bin/java in it" if home else "There is no java on PATH"
+        raise Unsupported(f"Spark needs Java {JAVA_NEEDED} or newer. {found}", advice=_JAVA_ADVICE)
+    answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
+    version = _java_version(answer.stderr + answer.stdout)
+    if version is not None and version < JAVA_NEEDED:
+        raise Unsupported(f"Spark needs Java {JAVA_NEEDED} or newer; {java} is Java {version}", advice=_JAVA_ADVICE)
+
+
+_JAVA_ADVICE = "Install a JDK 17 or 21 (on Debian and Ubuntu: apt install openjdk-17-jdk-headless), or set JAVA_HOME"
+
+
+def _java_version(text: str) -> int | None:
+    _, _, rest = text.partition('version "')
+    parts = rest.partition('"')[0].split(".")
+    if not parts[0].isdigit():
+        return None
+    # Java 8 called itself 1.8.
+    return int(parts[1]) if parts[0] == "1" and len(parts) > 1 and parts[1].isdigit() else int(parts[0])
+
+
+def active() -> Session | None:
+    """The session that this thread runs on, if PySpark was imported and has one."""
+    module = sys.modules.get("pyspark.sql")
+    return None if module is None else module.SparkSession.getActiveSession()
+
+
+def chosen(*candidates: object) -> Session:
+    """The first session given, else the active one. Raises InvalidInput when there is none."""
+    found = next((each for each in candidates if each is not None), None)
+    found = active() if found is None else found
+    if found is None:
+        raise InvalidInput("There is no Spark session", advice="Give one: spark=frazil.spark()")
+    return checked(found)
+
+
+def is_frame(rows: object) -> bool:
+    """Whether these rows are a Spark DataFrame. Without PySpark imported, nothing is."""
+    module = sys.modules.get("pyspark.sql")
+    return module is not None and isinstance(rows, module.DataFrame)
+
+
+def session_of(frame: Frame) -> Session:
+    """The live session that a DataFrame belongs to. Raises InvalidInput when it was stopped."""
+    return checked(frame.sparkSession)
+
+
+def checked(session: object) -> Session:
+    """The session, if it is one and runs."""
+    module = sys.modules.get("pyspark.sql")
+    if module is None or not isinstance(session, module.SparkSession):
+        raise InvalidInput(
+            f"spark must be a SparkSession, not {type(session).__name__}", advice="frazil.spark() makes one"
+        )
+    spark: Any = session
+    # stop() takes a context's handle away.
+    stopped = spark.is_stopped if is_connect(spark) else spark.sparkContext._jsc is None
+    if stopped:
+        raise InvalidInput(
+            "The Spark session was stopped", advice="Start another one, for instance with frazil.spark()"
+        )
+    return spark
+
+
+def is_connect(session: Session) -> bool:
+    return type(session).__module__.startswith("pyspark.sql.connect")
+
+
+def setting(session: Session, key: str, default: str = "") -> str:
+    # Spark would check the default as if it were set.
+    found = session.conf.get(key, None)
+    return default if found is None else str(found)
+
+
+# Settings that a write needs while it runs
+
+_lock = threading.Lock()
+_held: dict[tuple[int, str], tuple[int, str | None]] = {}
+
+
+@contextlib.contextmanager
+def held(session: Session, settings: Mapping[str, str]) -> Iterator[None]:
+    """Settings for the time of a block. Blocks of several threads overlap: the last one out restores what was there.
+
+    What they decide is asserted on the written files all the same: another thread of the user may set them, too.
+    """
+    with _lock:
+        for name, value in settings.items():
+            count, before = _held.get(_key(session, name), (0, None))
+            if count == 0:
+                before = session.conf.get(name, None)
+            _held[_key(session, name)] = (count + 1, before)
+            session.conf.set(name, value)
+    try:
+        yield
+    finally:
+        with _lock:
+            for name in settings:
+                count, before = _held[_key(session, name)]
+                if count > 1:
+                    _held[_key(session, name)] = (count - 1, before)
+                    continue
+                del _held[_key(session, name)]
+                # The session may be gone by now, and with it what there was to restore.
+                with contextlib.suppress(Exception):
+                    session.conf.unset(name) if before is None else session.conf.set(name, before)
+
+
+def _key(session: Session, name: str) -> tuple[int, str]:
+    return id(session), name
+
+
+# Errors of Spark jobs
+
+_SAID = re.compile(r"frazil\[(.*?)\]frazil", re.DOTALL)
+
+
+def said(text: str) -> str:
+    """A sentence of ours to be raised inside a Spark job, so that it is recognised when the job fails with it."""
+    return f"frazil[{text}]frazil"
+
+
+@contextlib.contextmanager
+def translated(what: str) -> Iterator[None]:
+    """Spark's errors as ours: a sentence, and Spark's first line as evidence."""
+    from pyspark.errors import AnalysisException, PySparkException
+
+    try:
+        yield
+    except AnalysisException as error:
+        raise InvalidInput(f"Spark cannot run the {what}", evidence=_first_line(error)) from error
+    except PySparkException as error:
+        ours = _SAID.search(str(error))
+        if ours is not None:
+            raise SchemaMismatch(ours[1]) from error
+        raise SparkFailed(
+            f"The Spark job of the {what} failed; nothing was committed", evidence=_first_line(error)
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -1,0 +1,567 @@
+"""The second door for Spark: ``spark.read.format("frazil")`` and ``df.write.format("frazil")``, batch and streaming.
+
+    options ─▶ table ─▶ scan ─▶ partitions (files) ─▶ Arrow batches on executors
+    rows on executors ─▶ files ─▶ one message a task ─▶ one commit on the driver
+
+It is Spark's Python Data Source API (4.0 and later). Files are read and written by the Arrow engine, the very same code as
+without Spark, inside Python workers: they need Frazil installed. The first door, ``scan().to_spark()`` and the verbs,
+does not, and is faster. This module is imported only once somebody asks for the door: its classes have PySpark's as bases.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import pickle
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from itertools import chain, islice
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.schema import Schema
+from pyiceberg.types import UUIDType
+from pyspark.sql import datasource
+from pyspark.sql.pandas.types import to_arrow_type
+
+from frazil.commit.operations import Kind, Read, RowCounts, Write
+from frazil.dml.delete import take_out_matching
+from frazil.dml.draft import Draft
+from frazil.dml.overwrite import matching_rows
+from frazil.dml.view import COPY_ON_WRITE, Settings, View
+from frazil.errors import InvalidInput, Unsupported
+from frazil.format.filters import Filter, parse_filter
+from frazil.format.metadata import MAIN, TableMetadata
+from frazil.format.schemas import suggestion
+from frazil.format.storage import Storage
+from frazil.model import DataFile
+from frazil.on_spark.session import Session, checked
+from frazil.on_spark.types import spark_schema
+from frazil.read.arrow import Reading, read_task
+from frazil.read.changes import Step, difference, find_snapshot, steps_between
+from frazil.read.plan import FileTask, plan
+from frazil.read.scan import resolve_snapshot, select_columns
+from frazil.runtime import SYSTEM
+from frazil.stage.arrow import stage
+
+FORMAT = "frazil"
+Table = Any
+"""A frazil.Table, which stands above this module."""
+OpenTable = Callable[[Mapping[str, str]], Table]
+CONNECTION = ("lake", "path", "warehouse", "name", "token")
+PROPERTY = "property."
+_READ = ("where", "columns", "snapshot", "as_of", "ref", "pushdown")
+_WRITE = ("where", "branch", "commit_id", "isolation")
+_STREAM = ("since", "columns", "skip_deletes", "skip_overwrites", "max_files", "max_rows")
+_PARTITION_BYTES = 64 << 20
+_OPENING_COSTS = 4 << 20
+"""To open a file costs as much as to read this many bytes of it."""
+_ROWS_AT_ONCE = 10_000
+arrow: Any = pa
+api: Any = datasource
+
+
+def register(spark: Session, open_table: OpenTable) -> None:
+    """Make the format known to a session."""
+    # A class of its own, as a class is all that Spark takes: the function goes along when it is pickled.
+    made = type("FrazilSource", (TableSource,), {"open_table": staticmethod(open_table)})
+    checked(spark).dataSource.register(made)
+
+
+class TableSource(api.DataSource):  # type: ignore[misc]
+    """A table by its name, in the lake that an option names."""
+
+    open_table: OpenTable
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        super().__init__(options)
+        # Keys are not case-sensitive, and come in lower case.
+        self._given = {key.lower(): value for key, value in options.items()}
+        self._pinned: _Pin | None = None
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> Any:
+        """Spark asks for it when the DataFrame is made, and that is when its snapshot is pinned."""
+        self._check_options((*_READ, *_STREAM))
+        with self._opened() as table:
+            self._pinned = _pin(table._metadata(), self._given)
+        return spark_schema(self._pinned.columns)
+
+    def reader(self, schema: Any) -> _Reader:
+        self._check_options(_READ)
+        kind = _PushingReader if _flag(self._given, "pushdown") else _Reader
+        with self._opened() as table:
+            metadata = table._metadata()
+            pin = _fitting(self._pinned or _pin(metadata, self._given), schema)
+            return kind(metadata, pin, table._storage, self._given.get("where"))
+
+    def streamReader(self, schema: Any) -> _StreamReader:  # noqa: N802 - Spark's name
+        self._check_options(_STREAM)
+        with self._opened() as table:
+            pin = _fitting(self._pinned or _pin(table._metadata(), self._given), schema)
+            return _StreamReader(_Later(table), table._storage, pin, _StreamOptions.of(self._given))
+
+    def writer(self, schema: Any, overwrite: bool) -> _Writer:  # noqa: ARG002 - rows say which columns they have
+        self._check_options(_WRITE)
+        where = self._given.get("where")
+        if where is not None and not overwrite:
+            raise InvalidInput("where is for mode('overwrite'): which rows go", advice="Leave it out to append")
+        branch = self._given.get("branch", MAIN)
+        with self._opened() as table:
+            # Refused now, before a row is written.
+            table._lake.check_writable()
+            metadata = table._metadata()
+            job = _Job(
+                table=table.name,
+                metadata=_slim(metadata, branch),
+                storage=table._storage,
+                branch=branch,
+                overwritten=parse_filter(where, metadata.schema()) if overwrite else None,
+                commit_id=self._given.get("commit_id") or str(SYSTEM.new_uuid()),
+                isolation=self._given.get("isolation"),
+            )
+            return _Writer(_Later(table), job)
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[Table]:
+        table = type(self).open_table(self._given)
+        with table._lake:
+            yield table
+
+    def _check_options(self, known: Sequence[str]) -> None:
+        for name in self._given:
+            if name not in (*CONNECTION, *known) and not name.startswith(PROPERTY):
+                raise InvalidInput(
+                    f"The format {FORMAT} has no option {name!r} here", advice=suggestion(name, (*CONNECTION, *known))
+                )
+
+
+class _Later:
+    """A table that is opened on the driver only, though it travels to workers with everything else."""
+
+    def __init__(self, table: Table) -> None:
+        self._pickled = pickle.dumps(table)
+
+    def open(self) -> Table:
+        return pickle.loads(self._pickled)  # noqa: S301 - what __init__ pickled
+
+
+# Reading
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Pin:
+    """What a DataFrame shows, whenever it is run."""
+
+    snapshot_id: int | None
+    columns: Schema
+    """Those wanted, in the order wanted."""
+    filtered_with: Schema
+
+
+def _pin(metadata: TableMetadata, options: Mapping[str, str]) -> _Pin:
+    snapshot, schema = resolve_snapshot(
+        metadata,
+        snapshot=_number(options, "snapshot"),
+        as_of=options.get("as_of"),
+        ref=options.get("ref"),
+    )
+    names = [each.strip() for each in options["columns"].split(",")] if options.get("columns") else None
+    columns = schema if names is None else select_columns(schema, names, case_sensitive=False)
+    for field in columns.fields:
+        if not isinstance(field.field_type, UUIDType) and "uuid" in str(field.field_type):
+            raise Unsupported(
+                f"The column {field.name!r} has a uuid inside, which this door cannot read",
+                advice="Use scan().to_spark(), or leave the column out with the option columns",
+            )
+    return _Pin(None if snapshot is None else snapshot.snapshot_id, columns, schema)
+
+
+def _fitting(pin: _Pin, schema: Any) -> _Pin:
+    names = [each.name for each in pin.columns.fields]
+    if schema.names != names:
+        raise InvalidInput(
+            f"The schema given to Spark has the columns {', '.join(schema.names)}, and the table has {', '.join(names)}",
+            advice="Leave schema() out, and choose columns with option('columns', 'a, b')",
+        )
+    return pin
+
+
+class _Files(api.InputPartition):  # type: ignore[misc]
+    """Files for one task, and all it takes to read them."""
+
+    def __init__(self, tasks: Sequence[FileTask], metadata: TableMetadata) -> None:
+        super().__init__(None)
+        self.tasks = tuple(tasks)
+        self.metadata = metadata
+
+
+def _partitions(tasks: Sequence[FileTask], metadata: TableMetadata) -> list[_Files]:
+    """Small files are read together; a file is never split."""
+    groups: list[list[FileTask]] = []
+    room = 0
+    for task in tasks:
+        cost = task.file.file_size_in_bytes + _OPENING_COSTS
+        if not groups or cost > room:
+            groups.append([])
+            room = _PARTITION_BYTES
+        groups[-1].append(task)
+        room -= cost
+    return [_Files(group, metadata) for group in groups] or [_Files((), metadata)]
+
+
+def _read(files: _Files, columns: Schema, storage: Storage) -> Iterator[pa.RecordBatch]:
+    reading = Reading.of(storage, files.metadata, columns)
+    kinds = [to_arrow_type(each.dataType, timestamp_utc=True) for each in spark_schema(columns).fields]
+    names = [each.name for each in columns.fields]
+    for task in files.tasks:
+        for batch in read_task(task, reading):
+            arrays = [_for_spark(column, kind) for column, kind in zip(batch.columns, kinds, strict=True)]
+            yield arrow.RecordBatch.from_arrays(arrays, names=names)
+
+
+def _for_spark(column: Any, kind: Any) -> Any:
+    if isinstance(column.type, pa.BaseExtensionType):
+        values = column.storage.to_pylist()
+        return arrow.array([None if each is None else str(uuid.UUID(bytes=each)) for each in values], pa.string())
+    return column if column.type == kind else column.cast(kind)
+
+
+class _Reader(api.DataSourceReader):  # type: ignore[misc]
+    """Planned on the driver, read by workers."""
+
+    def __init__(self, metadata: TableMetadata, pin: _Pin, storage: Storage, where: str | None) -> None:
+        self._pin = pin
+        self._storage = storage
+        self._where = where
+        self._metadata = _slim(metadata, None, pin.snapshot_id)
+        if pin.snapshot_id is not None and self._metadata.snapshot(pin.snapshot_id) is None:
+            raise InvalidInput(
+                f"The snapshot {pin.snapshot_id} has expired since the DataFrame was made", advice="Make it again"
+            )
+
+    def partitions(self) -> list[_Files]:
+        metadata, pin = self._metadata, self._pin
+        snapshot = None if pin.snapshot_id is None else metadata.snapshot(pin.snapshot_id)
+        condition = parse_filter(self._where, pin.filtered_with)
+        tasks = plan(metadata, snapshot, condition, self._storage).tasks
+        return _partitions(tasks, _slim(metadata, None))
+
+    def read(self, partition: _Files) -> Iterator[pa.RecordBatch]:
+        return _read(partition, self._pin.columns, self._storage)
+
+
+class _PushingReader(_Reader):
+    """Also prunes files by Spark's own filters. Spark tests rows with them again, so that they decide nothing else."""
+
+    def pushFilters(self, filters: list[Any]) -> Iterable[Any]:  # noqa: N802 - Spark's name
+        texts = [f"({self._where})"] if self._where is not None else []
+        texts += [text for each in filters if (text := _sql(each, self._pin.filtered_with)) is not None]
+        self._where = " AND ".join(texts) or None
+        return filters
+
+
+_COMPARISONS = {
+    "EqualTo": "=",
+    "GreaterThan": ">",
+    "GreaterThanOrEqual": ">=",
+    "LessThan": "<",
+    "LessThanOrEqual": "<=",
+}
+
+
+def _sql(given: Any, schema: Schema) -> str | None:
+    """Spark's filter as SQL; None: it is left to Spark."""
+    kind = type(given).__name__
+    if len(getattr(given, "attribute", ())) != 1 or "`" in given.attribute[0]:
+        return None
+    name = f"`{given.attribute[0]}`"
+    if not any(each.name == given.attribute[0] for each in schema.fields):
+        return None
+    if kind in ("IsNull", "IsNotNull"):
+        return f"{name} IS {'NOT ' if kind == 'IsNotNull' else ''}NULL"
+    if kind == "In":
+        values = [_literal(each) for each in given.value]
+        return None if None in values or not values else f"{name} IN ({', '.join(map(str, values))})"
+    value = _literal(given.value) if kind in _COMPARISONS else None
+    return None if value is None else f"{name} {_COMPARISONS[kind]} {value}"
+
+
+def _literal(value: object) -> str | None:
+    match value:
+        case bool():
+            return str(value).lower()
+        case int():
+            return str(value)
+        case Decimal() if value.is_finite():
+            return f"{value:f}"
+        case str() if not set(value) & {"'", "\\"} and value.isprintable():
+            return f"'{value}'"
+        case dt.datetime() if value.tzinfo is not None:
+            return f"timestamp '{value.astimezone(dt.UTC).isoformat(sep=' ')}'"
+        case dt.datetime():
+            return None
+        case dt.date():
+            return f"date '{value.isoformat()}'"
+    return None
+
+
+# Streams of appended rows
+
+
+@dataclass(frozen=True, slots=True)
+class _StreamOptions:
+    since: int | str | None
+    skip_deletes: bool
+    skip_overwrites: bool
+    max_files: int | None
+    max_rows: int | None
+
+    @staticmethod
+    def of(options: Mapping[str, str]) -> _StreamOptions:
+        since = options.get("since")
+        return _StreamOptions(
+            since=int(since) if since is not None and since.strip().isdigit() else since,
+            skip_deletes=_flag(options, "skip_deletes"),
+            skip_overwrites=_flag(options, "skip_overwrites"),
+            max_files=_number(options, "max_files", least=1),
+            max_rows=_number(options, "max_rows", least=1),
+        )
+
+
+class _StreamReader(api.DataSourceStreamReader):  # type: ignore[misc]
+    """Offsets are snapshots: {"snapshot": id}, or null before the first one. A batch has the rows that the snapshots
+    after its start, up to its end, appended. Snapshots do not change, so a batch that is run again has the same rows.
+    """
+
+    def __init__(self, table: _Later, storage: Storage, pin: _Pin, options: _StreamOptions) -> None:
+        self._later = table
+        self._open: Table = None
+        self._columns = pin.columns
+        self._storage = storage
+        self._options = options
+        self._last: int | None = None
+        """Where the last batch ended, as far as this process has been told."""
+        self._knows_last = False
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        since = find_snapshot(self._table._metadata(), self._options.since)
+        return self._came_to(None if since is None else since.snapshot_id)
+
+    def latestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        metadata = self._table._metadata()
+        head = metadata.head_snapshot(MAIN)
+        limited = self._options.max_files is not None or self._options.max_rows is not None
+        if not limited or not self._knows_last or head is None:
+            return _offset(None if head is None else head.snapshot_id)
+        steps = steps_between(metadata, find_snapshot(metadata, self._last), head)
+        taken = list(self._affordable(steps))
+        # All of them: then also those after the last one, which moved rows only.
+        end = head.snapshot_id if len(taken) == len(steps) else taken[-1].snapshot.snapshot_id
+        return _offset(end)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[_Files]:
+        # On a restart Spark asks for the rows between the last offset and itself: this is how one learns of it.
+        self._came_to(end["snapshot"])
+        if start == end:
+            return []
+        metadata = self._table._metadata()
+        first, last = (find_snapshot(metadata, each["snapshot"]) for each in (start, end))
+        tasks: list[FileTask] = []
+        for step in steps_between(metadata, first, last):
+            if self._is_read(step):
+                tasks += difference(self._storage, metadata, step).added
+        return _partitions(tasks, _slim(metadata, None)) if tasks else []
+
+    def read(self, partition: _Files) -> Iterator[pa.RecordBatch]:
+        return _read(partition, self._columns, self._storage)
+
+    def stop(self) -> None:
+        if self._open is not None:
+            self._open._lake.close()
+
+    @property
+    def _table(self) -> Table:
+        if self._open is None:
+            self._open = self._later.open()
+        return self._open
+
+    def _came_to(self, snapshot_id: int | None) -> dict[str, Any]:
+        self._last, self._knows_last = snapshot_id, True
+        return _offset(snapshot_id)
+
+    def _affordable(self, steps: Sequence[Step]) -> Iterator[Step]:
+        """As many whole snapshots as the limits allow, and one at least."""
+        files = rows = 0
+        for at, step in enumerate(steps):
+            # The first snapshot of all counts whole; its totals are what it added if it began with nothing.
+            keys = ("total-data-files", "total-records") if step.parent is None else ("added-data-files", "added-records")
+            files += _count(step, keys[0])
+            rows += _count(step, keys[1])
+            too_many = files > (self._options.max_files or files) or rows > (self._options.max_rows or rows)
+            if at and too_many:
+                return
+            yield step
+
+    def _is_read(self, step: Step) -> bool:
+        """Raises InvalidInput at a snapshot that did more than append, unless such are to be left out."""
+        operation = step.snapshot.operation
+        if step.parent is None or operation == "append":
+            return True
+        option = "skip_deletes" if operation == "delete" else "skip_overwrites"
+        if getattr(self._options, option):
+            return False
+        raise InvalidInput(
+            f"Snapshot {step.snapshot.snapshot_id} of {self._table.name} is of the kind {operation!r}: it took rows out "
+            "that the stream has shown or will show, and a stream of appended rows cannot say so",
+            advice=f"Read on with {option}=True, which leaves out what such snapshots did, or use table.changes()",
+        )
+
+
+def _offset(snapshot_id: int | None) -> dict[str, Any]:
+    return {"snapshot": snapshot_id}
+
+
+def _count(step: Step, key: str) -> int:
+    text = str(step.snapshot.summary.get(key, ""))
+    return int(text) if text.isdigit() else 0
+
+
+# Writing
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Job:
+    """One write, as workers and driver know it."""
+
+    table: str
+    metadata: TableMetadata
+    """The table when the write began: what its files are made for, and what its commit is based on."""
+    storage: Storage
+    branch: str
+    overwritten: Filter | None
+    """The rows to replace; None: rows only come."""
+    commit_id: str
+    isolation: str | None
+
+    @property
+    def view(self) -> View:
+        return View(self.storage, SYSTEM, self.metadata, self.branch, self.table)
+
+
+class _Written(api.WriterCommitMessage):  # type: ignore[misc]
+    def __init__(self, files: tuple[DataFile, ...]) -> None:
+        self.files = files
+
+
+class _Writer(getattr(api, "DataSourceArrowWriter", api.DataSourceWriter)):  # type: ignore[misc]
+    """Files are written by workers, and committed once by the driver. Spark 4.0 gives rows, later ones Arrow batches."""
+
+    def __init__(self, table: _Later, job: _Job) -> None:
+        self._later = table
+        self._job = job
+
+    def write(self, iterator: Iterator[Any]) -> _Written:
+        job = self._job
+        batches = _batches(iterator)
+        first = next(batches, None)
+        if first is None:
+            return _Written(())
+        rows: Iterable[Any] = chain([first], batches)
+        if job.overwritten is not None and not job.overwritten.is_true:
+            rows = matching_rows(rows, job.overwritten, job.view)
+        return _Written(stage(rows, metadata=job.metadata, storage=job.storage).files)
+
+    def commit(self, messages: list[_Written | None]) -> None:
+        job = self._job
+        files = [file for message in messages if message is not None for file in message.files]
+        verb = "append" if job.overwritten is None else "overwrite"
+        parameters = {} if job.overwritten is None else {"where": job.overwritten.text}
+        given = {"branch": job.branch, "commit_id": job.commit_id, "isolation": job.isolation, "engine": "arrow"}
+        call: Any = None
+        try:
+            table = self._later.open()
+            call = table._begin(verb, given, parameters)
+        finally:
+            if call is None or call.found is not None:
+                # Refused, or it has landed before, with files of its own.
+                job.storage.delete([file.file_path for file in files])
+        if call.found is None:
+            # Based on what the table was when the write began, not on what it is now.
+            call = replace(call, view=replace(call.view, metadata=job.metadata))
+            table._finish(call, _write(files, job, call.settings))
+
+    def abort(self, messages: list[_Written | None]) -> None:
+        """Spark calls it when a task failed, and when ``commit`` did: that one has seen to its files already, and must
+        be believed, as it may have landed without anybody having heard of it.
+        """
+        if any(message is None for message in messages):
+            files = [file.file_path for message in messages if message is not None for file in message.files]
+            self._job.storage.delete(files)
+
+
+def _write(files: Sequence[DataFile], job: _Job, settings: Settings) -> Write:
+    view = job.view
+    rows = sum(file.record_count for file in files)
+    with Draft(view, settings) as draft:
+        draft.adopt_rows(files)
+        if job.overwritten is None:
+            return draft.finished(Kind.APPEND, RowCounts(inserted=rows))
+        where = view.bound(job.overwritten)
+        deleted = take_out_matching(draft, where, COPY_ON_WRITE)
+        counts = RowCounts(inserted=rows, deleted=deleted)
+        return draft.finished(Kind.OVERWRITE, counts, reads=(Read(where),), asked=where)
+
+
+def _batches(given: Iterator[Any]) -> Iterator[pa.RecordBatch]:
+    first = next(given, None)
+    if first is None:
+        return
+    everything = chain([first], given)
+    if isinstance(first, pa.RecordBatch):
+        yield from everything
+        return
+    while rows := [row.asDict(recursive=True) for row in islice(everything, _ROWS_AT_ONCE)]:
+        yield arrow.RecordBatch.from_pylist(rows)
+
+
+# What both need
+
+
+_HISTORY = ("snapshots", "snapshot-log", "metadata-log", "statistics", "partition-statistics", "refs")
+
+
+def _slim(metadata: TableMetadata, branch: str | None, *snapshot_ids: int | None) -> TableMetadata:
+    """The metadata without its history, which may be long and is pickled for every task: a branch's head, and these."""
+    raw = {key: value for key, value in metadata.raw.items() if key not in _HISTORY}
+    refs = {branch: metadata.refs[branch]} if branch is not None and branch in metadata.refs else {}
+    wanted = {*snapshot_ids, *(int(each["snapshot-id"]) for each in refs.values())}
+    found = [each for each in metadata.raw.get("snapshots") or () if each["snapshot-id"] in wanted]
+    if refs.keys() != {MAIN}:
+        raw.pop("current-snapshot-id", None)
+    return TableMetadata({**raw, "snapshots": found, "refs": refs})
+
+
+def _flag(options: Mapping[str, str], name: str) -> bool:
+    text = options.get(name, "false").strip().lower()
+    if text not in ("true", "false"):
+        raise InvalidInput(f"The option {name} must be true or false, not {text!r}")
+    return text == "true"
+
+
+def _number(options: Mapping[str, str], name: str, least: int | None = None) -> int | None:
+    text = options.get(name)
+    if text is None:
+        return None
+    try:
+        number = int(text)
+    except ValueError as error:
+        raise InvalidInput(f"The option {name} must be a number, not {text!r}") from error
+    if least is not None and number < least:
+        raise InvalidInput(f"The option {name} must be {least} or more, not {number}")
+    return number

@@ -1,0 +1,183 @@
+"""Streams into a table: each micro-batch once, whatever happens to the query (rule P11)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import functions as F
+
+import frazil
+from frazil.sink import Mark, judge
+from spark.conftest import KIND
+
+SCHEMA = "n bigint not null, note string"
+
+
+def batch(spark: Any, first: int, count: int = 10) -> Any:
+    return spark.range(first, first + count, 1, 1).select(F.col("id").alias("n"), F.lit("x").alias("note"))
+
+
+def numbers(table: frazil.Table) -> list[int]:
+    return sorted(table.scan().to_arrow()["n"].to_pylist())
+
+
+@pytest.fixture
+def table(lake: frazil.Lake) -> frazil.Table:
+    return lake.create_table("shop.t", SCHEMA, keys=["n"])
+
+
+def test_p11_a_batch_that_comes_again_is_not_written_again(table: frazil.Table, spark: Any) -> None:
+    sink = table.stream_sink(id="s")
+    assert sink(batch(spark, 0), 0) is not None
+    assert sink(batch(spark, 10), 1) is not None
+    assert table.stream_sink(id="s")(batch(spark, 10), 1) is None
+    assert numbers(table) == list(range(20))
+
+
+def test_p11_the_mark_is_in_the_same_metadata_file_as_the_batch(table: frazil.Table, spark: Any) -> None:
+    table.stream_sink(id="s")(batch(spark, 0), 0)
+    assert table.properties["frazil.sink.s"].startswith('{"batch": 0')
+    assert len(table.history()) == 1
+
+
+def test_p11_an_older_batch_is_refused(table: frazil.Table, spark: Any) -> None:
+    sink = table.stream_sink(id="s")
+    sink(batch(spark, 0), 5)
+    with pytest.raises(frazil.InvalidInput, match="has written batch 5, and this is batch 3"):
+        sink(batch(spark, 10), 3)
+    assert numbers(table) == list(range(10))
+
+
+def test_p11_another_query_is_refused() -> None:
+    with pytest.raises(frazil.InvalidInput, match="belongs to the streaming query a"):
+        judge("s", Mark(5, "a"), 6, "b")
+    assert judge("s", Mark(5, "a"), 6, "a") == "write"
+    assert judge("s", Mark(5, None), 6, "b") == "write"
+
+
+def test_p11_the_mark_survives_expiry(table: frazil.Table, spark: Any) -> None:
+    sink = table.stream_sink(id="s")
+    for number in range(3):
+        sink(batch(spark, number * 10), number)
+    table.expire_snapshots(older_than="2100-01-01T00:00:00Z", retain_last=1)
+    assert len(table.history()) == 1
+    assert table.stream_sink(id="s")(batch(spark, 20), 2) is None
+    assert numbers(table) == list(range(30))
+
+
+def test_p11_two_runs_of_one_query_write_a_batch_once(lake: frazil.Lake, table: frazil.Table, spark: Any) -> None:
+    """A run that was thought dead wakes up in the middle of its commit, when another has written the batch."""
+    other = table.stream_sink(id="s")
+    once: list[int] = []
+
+    def meanwhile(phase: Any, attempt: int) -> None:
+        if not once:
+            once.append(attempt)
+            other(batch(spark, 0), 0)
+
+    with pytest.raises(frazil.ConflictError, match="another run of this stream"):
+        table.stream_sink(id="s", on_phase=meanwhile)(batch(spark, 0), 0)
+    assert numbers(table) == list(range(10))
+
+
+def test_sinks_do_not_mind_each_other_or_deletes(table: frazil.Table, spark: Any) -> None:
+    one, two = table.stream_sink(id="one"), table.stream_sink(id="two")
+    one(batch(spark, 0), 0)
+    two(batch(spark, 100), 0)
+    table.delete("n = 3")
+    one(batch(spark, 10), 1)
+    assert len(numbers(table)) == 29
+
+
+def test_upserts_and_functions(table: frazil.Table, spark: Any) -> None:
+    upserts = table.stream_sink(id="up", mode="upsert")
+    upserts(batch(spark, 0), 0)
+    upserts(batch(spark, 5), 1)
+    assert numbers(table) == list(range(15))
+
+    def merged(target: frazil.Table, rows: Any) -> frazil.Commit:
+        return target.merge(rows, on=["n"]).when_matched_delete().when_not_matched_insert_all().execute()
+
+    merges = table.stream_sink(id="m", mode=merged)
+    merges(batch(spark, 10), 0)
+    assert merges(batch(spark, 10), 0) is None
+    assert numbers(table) == [*range(10), *range(15, 20)]
+
+
+def test_a_function_that_writes_twice_is_refused(table: frazil.Table, spark: Any) -> None:
+    def twice(target: frazil.Table, rows: Any) -> frazil.Commit:
+        target.append(rows)
+        return target.append(rows)
+
+    with pytest.raises(frazil.InvalidInput, match="one write for each batch"):
+        table.stream_sink(id="s", mode=twice)(batch(spark, 0), 0)
+
+
+@pytest.mark.parametrize("wrong", [None, "", "a b", "x" * 101, 3])
+def test_a_sink_needs_a_name(table: frazil.Table, wrong: Any) -> None:
+    with pytest.raises(frazil.InvalidInput, match="A sink's id"):
+        table.stream_sink(id=wrong)
+
+
+def test_a_mark_that_is_none_is_refused(table: frazil.Table, spark: Any) -> None:
+    table.set_properties({"frazil.sink.s": "seven"})
+    with pytest.raises(frazil.InvalidInput, match="not a sink's mark"):
+        table.stream_sink(id="s")(batch(spark, 0), 0)
+
+
+STREAM = """
+    import os, signal, sys
+    import frazil
+    from pyspark.sql import functions as F
+
+    folder, checkpoint, kill_at = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    spark = frazil.spark(master="local[1]", memory="512m", conf={"spark.driver.host": "localhost",
+        "spark.driver.bindAddress": "localhost", "spark.sql.shuffle.partitions": "1"})
+    table = frazil.connect(folder, create=False).table("shop.t")
+    sink = table.stream_sink(id="killed")
+    rows = (spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 20).option("numPartitions", 1).load()
+            .select(F.col("value").alias("n"), F.lit("x").alias("note")))
+
+    def write(batch, batch_id):
+        sink(batch, batch_id)
+        if batch_id == kill_at:
+            # Committed here, and not yet known to Spark's checkpoint.
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    query = rows.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint).start()
+    while (query.lastProgress or {}).get("batchId", -1) < kill_at + 2:
+        query.awaitTermination(1)
+    query.stop()
+    print("done")
+"""
+
+
+@pytest.mark.skipif(KIND != "local", reason="starts Spark itself")
+def test_p11_a_query_killed_between_commit_and_checkpoint_writes_each_row_once(tmp_path: Path) -> None:
+    folder, checkpoint = tmp_path / "lake", tmp_path / "checkpoint"
+    with frazil.connect(str(folder)) as lake:
+        lake.create_namespace("shop")
+        table = lake.create_table("shop.t", SCHEMA)
+        program = tmp_path / "stream.py"
+        program.write_text(textwrap.dedent(STREAM))
+        copy = tmp_path / "copy"
+        for kill_at in (1, 3):
+            command = [sys.executable, str(program), str(folder), str(checkpoint), str(kill_at)]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+            assert done.returncode == -signal.SIGKILL, done.stderr[-3000:]
+        shutil.copytree(checkpoint, copy)
+        command = [sys.executable, str(program), str(folder), str(copy), "-2"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+        assert "done" in done.stdout, done.stderr[-3000:]
+        found = numbers(table)
+        assert found == list(range(len(found)))
+        assert len(found) >= 100
+    assert os.path.exists(copy)
