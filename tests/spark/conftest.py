@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -37,12 +39,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def spark() -> Iterator[Any]:
     if KIND == "connect":
         os.environ["SPARK_LOCAL_REMOTE"] = "1"
+        # A port that is free, instead of the one that every local server takes.
+        os.environ["SPARK_TESTING"] = "1"
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         from pyspark.sql import SparkSession
 
         builder: Any = SparkSession.builder.remote("local[2]")
         for key, value in CONF.items():
             builder = builder.config(key, value)
-        session = builder.getOrCreate()
+        # The server has the settings that a client may not change; the client is told so all the same.
+        with warnings.catch_warnings(action="ignore"):
+            session = builder.getOrCreate()
     else:
         master = "local-cluster[2,1,1024]" if KIND == "cluster" else "local[2]"
         session = sessions.local("frazil-tests", master=master, memory="2g", conf=CONF)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import uuid
+import datetime as dt
+import uuid
 from typing import Any
 
 import pyarrow as pa
@@ -17,11 +20,15 @@ def _plain(value: Any) -> Any:
         return {name: _plain(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(each) for each in value]
-    if hasattr(value, "astimezone") and getattr(value, "tzinfo", None) is not None:
-        import datetime as dt
-
+    if isinstance(value, uuid.UUID):
+        # Spark has none, and says them as text.
+        return str(value)
+    if isinstance(value, dt.datetime) and value.tzinfo is not None:
         return value.astimezone(dt.UTC).isoformat()
-    return value
+    if isinstance(value, dt.time):
+        # Spark has no time of day: it counts microseconds.
+        return ((value.hour * 60 + value.minute) * 60 + value.second) * 1_000_000 + value.microsecond
+    return str(value) if isinstance(value, uuid.UUID) else value
 
 
 def same_rows(table: Any, spark: Any) -> list[str]:

@@ -138,7 +138,7 @@ STREAM = """
     import frazil
     from pyspark.sql import functions as F
 
-    folder, checkpoint, kill_at = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    folder, checkpoint, kill_at, stop_at = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
     spark = frazil.spark(master="local[1]", memory="512m", conf={"spark.driver.host": "localhost",
         "spark.driver.bindAddress": "localhost", "spark.sql.shuffle.partitions": "1"})
     table = frazil.connect(folder, create=False).table("shop.t")
@@ -153,7 +153,7 @@ STREAM = """
             os.kill(os.getpid(), signal.SIGKILL)
 
     query = rows.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint).start()
-    while (query.lastProgress or {}).get("batchId", -1) < kill_at + 2:
+    while (query.lastProgress or {}).get("batchId", -1) < stop_at:
         query.awaitTermination(1)
     query.stop()
     print("done")
@@ -169,12 +169,12 @@ def test_p11_a_query_killed_between_commit_and_checkpoint_writes_each_row_once(t
         program = tmp_path / "stream.py"
         program.write_text(textwrap.dedent(STREAM))
         copy = tmp_path / "copy"
-        for kill_at in (1, 3):
-            command = [sys.executable, str(program), str(folder), str(checkpoint), str(kill_at)]
+        for kill_at in (0, 3):
+            command = [sys.executable, str(program), str(folder), str(checkpoint), str(kill_at), "9"]
             done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
             assert done.returncode == -signal.SIGKILL, done.stderr[-3000:]
         shutil.copytree(checkpoint, copy)
-        command = [sys.executable, str(program), str(folder), str(copy), "-2"]
+        command = [sys.executable, str(program), str(folder), str(copy), "-1", "5"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
         assert "done" in done.stdout, done.stderr[-3000:]
         found = numbers(table)

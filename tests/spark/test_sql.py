@@ -307,7 +307,9 @@ def test_merge_with_every_clause(shop: frazil.Lake, run: Run) -> None:
     done = run(
         """
         MERGE INTO shop.names AS t
-        USING (SELECT id, name, n FROM shop.events WHERE id <> 1 UNION ALL SELECT 5, 'five', CASE WHEN true THEN 1 END) s
+        USING (
+            SELECT id, name, n FROM shop.events WHERE id <> 1 UNION ALL SELECT 5, 'five', CASE WHEN true THEN 1 END
+        ) s
         ON t.id = s.id
         WHEN MATCHED AND s.n > 100 THEN DELETE
         WHEN MATCHED THEN UPDATE SET t.label = CASE WHEN s.n > 15 THEN s.name ELSE 'less' END
@@ -353,7 +355,8 @@ def test_p22_a_merge_reads_its_source_as_it_was_when_it_commits(
 
 def test_create_table_as_select(shop: frazil.Lake, run: Run) -> None:
     run(
-        "CREATE TABLE shop.copy USING iceberg PARTITIONED BY (bucket(4, id)) AS SELECT id, count(*) c, 1 AS one FROM shop.events GROUP BY id"
+        "CREATE TABLE shop.copy USING iceberg PARTITIONED BY (bucket(4, id)) "
+        "AS SELECT id, count(*) c, 1 AS one FROM shop.events GROUP BY id"
     )
     assert table_rows(shop, "shop.copy") == [(1, 1, 1), (2, 1, 1), (3, 1, 1)]
     assert [each.required for each in shop.table("shop.copy").schema.fields] == [False, False, False]
@@ -370,7 +373,7 @@ def test_show_and_describe_are_frames(run: Run) -> None:
 @pytest.mark.parametrize(
     ("text", "error", "sentence"),
     [
-        ("SELECT * FROM shop.event", frazil.NoSuchTable, "Did you mean shop.events?"),
+        ("SELECT * FROM shop.event", frazil.NoSuchTable, "Did you mean 'shop.events'?"),
         ("SELECT nope FROM shop.events", frazil.InvalidInput, "Spark cannot run the query"),
         ("SELECT FROM WHERE", frazil.InvalidInput, "not valid SQL"),
         ("SELECT * FROM shop.events TABLESAMPLE (5 ROWS)", frazil.Unsupported, "needs an alias"),

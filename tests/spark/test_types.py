@@ -58,7 +58,7 @@ KINDS: list[tuple[IcebergType, str, str]] = [
 ]
 """Type, how to write it, note."""
 ICEBERG_JAVA: dict[str, str] = {"fixed[3]": "binary", "uuid": "string", "time": "refused"}
-"""What Iceberg Java's Spark runtime has for these; for the others, what we have. tests/interop/test_spark_types.py asks."""
+"""What Iceberg Java's runtime has for these; for the others, what we have. tests/interop/test_spark_types.py asks."""
 
 
 def schema_of(kind: IcebergType) -> Schema:

@@ -1,6 +1,6 @@
 """Rows that came and went, as a DataFrame: the same as read/changes.py tells, with the rows on executors.
 
-    differences ─▶ parts: whole files of any number of snapshots │ files that lost rows │ files that were copied ─▶ union
+    differences ─▶ parts: whole files of many snapshots │ files that lost rows │ files that were copied ─▶ union
 
 Only row numbers are joined, and only for files whose rows neither come nor go whole. The driver reads manifests and the
 records of copies.

@@ -115,7 +115,11 @@ def session_of(frame: Frame) -> Session:
 def checked(session: object) -> Session:
     """The session, if it is one and runs."""
     module = sys.modules.get("pyspark.sql")
-    if module is None or not isinstance(session, module.SparkSession):
+    # Connect has a class of its own, which is no kin of the classic one.
+    is_one = module is not None and (
+        isinstance(session, module.SparkSession) or (is_connect(session) and type(session).__name__ == "SparkSession")
+    )
+    if not is_one:
         raise InvalidInput(
             f"spark must be a SparkSession, not {type(session).__name__}", advice="frazil.spark() makes one"
         )

@@ -3,9 +3,10 @@
     options ─▶ table ─▶ scan ─▶ partitions (files) ─▶ Arrow batches on executors
     rows on executors ─▶ files ─▶ one message a task ─▶ one commit on the driver
 
-It is Spark's Python Data Source API (4.0 and later). Files are read and written by the Arrow engine, the very same code as
-without Spark, inside Python workers: they need Frazil installed. The first door, ``scan().to_spark()`` and the verbs,
-does not, and is faster. This module is imported only once somebody asks for the door: its classes have PySpark's as bases.
+It is Spark's Python Data Source API (4.0 and later). Files are read and written by the Arrow engine, the very same code
+as without Spark, inside Python workers: they need Frazil installed. The first door, ``scan().to_spark()`` and the verbs,
+does not, and is faster. This module is imported only once somebody asks for the door, as its classes have PySpark's as
+bases.
 """
 
 from __future__ import annotations
@@ -186,7 +187,7 @@ def _fitting(pin: _Pin, schema: Any) -> _Pin:
     names = [each.name for each in pin.columns.fields]
     if schema.names != names:
         raise InvalidInput(
-            f"The schema given to Spark has the columns {', '.join(schema.names)}, and the table has {', '.join(names)}",
+            f"The schema given to Spark has the columns {', '.join(schema.names)}, the table has {', '.join(names)}",
             advice="Leave schema() out, and choose columns with option('columns', 'a, b')",
         )
     return pin
@@ -322,6 +323,10 @@ class _StreamOptions:
     max_files: int | None
     max_rows: int | None
 
+    @property
+    def is_limited(self) -> bool:
+        return self.max_files is not None or self.max_rows is not None
+
     @staticmethod
     def of(options: Mapping[str, str]) -> _StreamOptions:
         since = options.get("since")
@@ -356,9 +361,11 @@ class _StreamReader(api.DataSourceStreamReader):  # type: ignore[misc]
     def latestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         metadata = self._table._metadata()
         head = metadata.head_snapshot(MAIN)
-        limited = self._options.max_files is not None or self._options.max_rows is not None
-        if not limited or not self._knows_last or head is None:
+        if head is None or not self._options.is_limited:
             return _offset(None if head is None else head.snapshot_id)
+        if not self._knows_last:
+            # Spark asks for the latest offset first, and then for the initial one; after a restart it has told by now.
+            self.initialOffset()
         steps = steps_between(metadata, find_snapshot(metadata, self._last), head)
         taken = list(self._affordable(steps))
         # All of them: then also those after the last one, which moved rows only.
@@ -400,7 +407,9 @@ class _StreamReader(api.DataSourceStreamReader):  # type: ignore[misc]
         files = rows = 0
         for at, step in enumerate(steps):
             # The first snapshot of all counts whole; its totals are what it added if it began with nothing.
-            keys = ("total-data-files", "total-records") if step.parent is None else ("added-data-files", "added-records")
+            keys = (
+                ("total-data-files", "total-records") if step.parent is None else ("added-data-files", "added-records")
+            )
             files += _count(step, keys[0])
             rows += _count(step, keys[1])
             too_many = files > (self._options.max_files or files) or rows > (self._options.max_rows or rows)
@@ -417,8 +426,8 @@ class _StreamReader(api.DataSourceStreamReader):  # type: ignore[misc]
         if getattr(self._options, option):
             return False
         raise InvalidInput(
-            f"Snapshot {step.snapshot.snapshot_id} of {self._table.name} is of the kind {operation!r}: it took rows out "
-            "that the stream has shown or will show, and a stream of appended rows cannot say so",
+            f"Snapshot {step.snapshot.snapshot_id} of {self._table.name} is of the kind {operation!r}: it took rows "
+            "out, and a stream of appended rows cannot say so",
             advice=f"Read on with {option}=True, which leaves out what such snapshots did, or use table.changes()",
         )
 
@@ -460,7 +469,7 @@ class _Written(api.WriterCommitMessage):  # type: ignore[misc]
 
 
 class _Writer(getattr(api, "DataSourceArrowWriter", api.DataSourceWriter)):  # type: ignore[misc]
-    """Files are written by workers, and committed once by the driver. Spark 4.0 gives rows, later ones Arrow batches."""
+    """Workers write files, and the driver commits them once. Spark 4.0 gives rows, later ones Arrow batches."""
 
     def __init__(self, table: _Later, job: _Job) -> None:
         self._later = table

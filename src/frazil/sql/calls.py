@@ -1,0 +1,144 @@
+"""CALL with the names of Iceberg's procedures, for what there is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from frazil.errors import InvalidInput, Unsupported
+from frazil.format.schemas import suggestion
+from frazil.model import Commit
+from frazil.sql.session import Context
+from frazil.sql.tokens import Cursor, read_statement
+from frazil.table import Table
+
+Arguments = Mapping[str, Any]
+
+
+def call(context: Context, cursor: Cursor) -> Commit:
+    """``CALL [catalog.]system.procedure(table => 'shop.events', …)``"""
+    cursor.expect("CALL")
+    name = cursor.name("a procedure")
+    if "system" not in [each.lower() for each in name[-2:-1]]:
+        raise InvalidInput(
+            f"There is no procedure {'.'.join(name)}", advice="Write CALL system.rollback_to_snapshot(…)"
+        )
+    procedure = _PROCEDURES.get(name[-1].lower())
+    if procedure is None:
+        raise Unsupported(
+            f"There is no procedure {name[-1]} here", advice=f"There are {', '.join(sorted(_PROCEDURES))}"
+        )
+    inside = cursor.peek(1)
+    empty = cursor.sees("(") and inside is not None and inside.says(")")
+    given = [] if empty else cursor.listed(_argument, "arguments in parentheses")
+    if empty:
+        cursor.group("arguments")
+    cursor.end()
+    arguments = procedure.named(given, name[-1])
+    table = context.table(_table_name(arguments.pop("table")))
+    return procedure.run(table, arguments)
+
+
+def _table_name(text: object) -> tuple[str, ...]:
+    if not isinstance(text, str):
+        raise InvalidInput(f"table is the name of a table as text, not {text!r}")
+    return Cursor(read_statement(text)).name("a table")
+
+
+def _argument(cursor: Cursor) -> tuple[str | None, Any]:
+    following = cursor.peek(1)
+    name = None
+    if following is not None and following.says("=>"):
+        name = cursor.part("an argument").lower()
+        cursor.expect("=>")
+    return name, _value(cursor)
+
+
+def _value(cursor: Cursor) -> Any:
+    token = cursor.next
+    if token is None:
+        raise cursor.wrong("a value")
+    if token.kind == "text":
+        return cursor.text()
+    if token.kind == "number" or token.says("-"):
+        return cursor.number()
+    if cursor.accept("TIMESTAMP"):
+        return cursor.text("a moment, such as '2026-11-01T00:00:00Z'")
+    if token.says("TRUE", "FALSE", "NULL"):
+        return {"TRUE": True, "FALSE": False, "NULL": None}[cursor.take().value.upper()]
+    if cursor.accept("MAP"):
+        values = cursor.listed(_value, "keys and values in parentheses")
+        if len(values) % 2:
+            raise InvalidInput("map() in the call has a key without a value")
+        return {str(key): str(value) for key, value in zip(values[::2], values[1::2], strict=True)}
+    raise cursor.wrong("a constant")
+
+
+@dataclass(frozen=True, slots=True)
+class _Procedure:
+    """What a procedure takes, in Iceberg's order, and what it does."""
+
+    required: tuple[str, ...]
+    optional: tuple[str, ...]
+    run: Callable[[Table, Arguments], Commit]
+
+    def named(self, given: list[object], procedure: str) -> dict[str, Any]:
+        names = ("table", *self.required, *self.optional)
+        found: dict[str, Any] = {}
+        for position, each in enumerate(given):
+            assert isinstance(each, tuple)
+            name = each[0] if each[0] is not None else names[position] if position < len(names) else None
+            if name is None:
+                raise InvalidInput(f"{procedure} takes {len(names)} arguments, not {len(given)}")
+            if name not in names:
+                raise InvalidInput(f"{procedure} has no argument {name!r}", advice=suggestion(name, names))
+            if name in found:
+                raise InvalidInput(f"{procedure} is given {name!r} twice")
+            found[name] = each[1]
+        lacking = [each for each in ("table", *self.required) if found.get(each) is None]
+        if lacking:
+            raise InvalidInput(f"{procedure} lacks the argument {lacking[0]!r}")
+        return found
+
+
+def _rollback_to_timestamp(table: Table, given: Arguments) -> Commit:
+    moment = table.scan(as_of=given["timestamp"]).snapshot_id
+    assert moment is not None
+    return table.rollback_to(moment)
+
+
+def _set_current_snapshot(table: Table, given: Arguments) -> Commit:
+    target = [each for each in (given.get("snapshot_id"), given.get("ref")) if each is not None]
+    if len(target) != 1:
+        raise InvalidInput("set_current_snapshot takes either snapshot_id or ref")
+    return table.set_current_snapshot(target[0])
+
+
+def _rewrite_data_files(table: Table, given: Arguments) -> Commit:
+    if given.get("sort_order") is not None:
+        raise Unsupported("rewrite_data_files only bin-packs in this release", advice="Leave sort_order out")
+    return table.compact(
+        given.get("where"), strategy=given.get("strategy") or "binpack", options=given.get("options") or {}
+    )
+
+
+def _expire_snapshots(table: Table, given: Arguments) -> Commit:
+    return table.expire_snapshots(given.get("older_than"), given.get("retain_last"))
+
+
+_PROCEDURES = {
+    "rollback_to_snapshot": _Procedure(
+        ("snapshot_id",), (), lambda table, given: table.rollback_to(given["snapshot_id"])
+    ),
+    "rollback_to_timestamp": _Procedure(("timestamp",), (), _rollback_to_timestamp),
+    "set_current_snapshot": _Procedure((), ("snapshot_id", "ref"), _set_current_snapshot),
+    "cherrypick_snapshot": _Procedure(
+        ("snapshot_id",), (), lambda table, given: table.cherry_pick(given["snapshot_id"])
+    ),
+    "fast_forward": _Procedure(
+        ("branch", "to"), (), lambda table, given: table.fast_forward(given["branch"], given["to"])
+    ),
+    "rewrite_data_files": _Procedure((), ("strategy", "sort_order", "options", "where"), _rewrite_data_files),
+    "expire_snapshots": _Procedure((), ("older_than", "retain_last"), _expire_snapshots),
+}

@@ -1,0 +1,73 @@
+"""SQL over a lake: one statement in, what it says done. Statements are personal data: nothing here logs them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from frazil.errors import InvalidInput, Unsupported
+from frazil.model import Ident
+from frazil.on_spark.session import Session, checked
+from frazil.sql import alter, calls, ddl, dml
+from frazil.sql.queries import QUERY_WORDS, query
+from frazil.sql.session import Context, LakeLike
+from frazil.sql.tokens import Cursor, read_statement
+
+_STATEMENTS: dict[str, Callable[[Context, Cursor], Any]] = {
+    "INSERT": dml.insert,
+    "UPDATE": dml.update,
+    "DELETE": dml.delete,
+    "MERGE": dml.merge,
+    "CREATE": ddl.create,
+    "DROP": ddl.drop,
+    "ALTER": alter.alter,
+    "SHOW": ddl.show,
+    "DESCRIBE": ddl.describe,
+    "DESC": ddl.describe,
+    "CALL": calls.call,
+}
+_KNOWN = "SELECT, INSERT, UPDATE, DELETE, MERGE, CREATE, DROP, ALTER TABLE, SHOW, DESCRIBE and CALL"
+
+
+def execute(lake: LakeLike, text: str, spark: object = None) -> Any:
+    """Run one statement: a DataFrame for a query, a Commit or None for everything else."""
+    context = Context(lake, None if spark is None else checked(spark))
+    cursor = Cursor(read_statement(text))
+    first = cursor.take().value.upper()
+    cursor.at = 0
+    if first == "WITH" and len(cursor.until("INSERT")) < len(cursor.statement.tokens):
+        cursor.at = 0
+        return dml.insert(context, cursor)
+    if first in QUERY_WORDS:
+        return query(context, text)
+    run = _STATEMENTS.get(first)
+    if run is None:
+        raise Unsupported(f"{first[:20]} is no statement that lake.sql() knows", advice=f"It knows {_KNOWN}")
+    return run(context, cursor)
+
+
+def attach(lake: LakeLike, spark: object = None) -> dict[str, str]:
+    """A temporary view of every table, all of one instant; returns table → view."""
+    context = Context(lake, None if spark is None else checked(spark))
+    session: Session = context.session("attach()")
+    names = _view_names(lake.tables())
+    snapshot = context.snapshot(session)
+    for table, view in names.items():
+        snapshot.table(table).scan().to_spark().createOrReplaceTempView(view)
+    return names
+
+
+def _view_names(tables: list[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for table in tables:
+        ident = Ident.parse(table)
+        view = re.sub(r"\W", "_", "_".join((*ident.namespace, ident.name)))
+        other = next((name for name, taken in found.items() if taken.lower() == view.lower()), None)
+        if other is not None:
+            raise InvalidInput(
+                f"The tables {other} and {table} would both be the view {view}",
+                advice="Rename one of them, or name both in lake.sql(), which needs no views",
+            )
+        found[table] = view
+    return found

@@ -1,0 +1,328 @@
+"""Rows do not depend on the settings of a session: alone or all together they change no row that is read or written.
+
+Each setting here can change rows of plain Spark, or which of its code runs. Traps are those of Spark's Parquet reader
+and writer that silently give other rows; each has a test that fails without its cure.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import uuid
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import functions as F
+
+import frazil
+from frazil.on_spark.session import is_connect
+from spark.rows import canonical, same_rows
+
+arrow: Any = pa
+PARQUET, FILES, SQL = "spark.sql.parquet", "spark.sql.files", "spark.sql"
+
+HOSTILE: dict[str, dict[str, str]] = {
+    "ansi off": {f"{SQL}.ansi.enabled": "false"},
+    "ansi words": {
+        f"{SQL}.ansi.enabled": "true",
+        f"{SQL}.ansi.enforceReservedKeywords": "true",
+        f"{SQL}.ansi.doubleQuotedIdentifiers": "true",
+    },
+    "case counts": {f"{SQL}.caseSensitive": "true"},
+    "a zone with odd minutes": {f"{SQL}.session.timeZone": "Asia/Kathmandu"},
+    "a zone that jumps a day": {f"{SQL}.session.timeZone": "Pacific/Apia"},
+    "timestamps have no zone": {f"{SQL}.timestampType": "TIMESTAMP_NTZ"},
+    "old calendar": {
+        f"{PARQUET}.datetimeRebaseModeInRead": "LEGACY",
+        f"{PARQUET}.datetimeRebaseModeInWrite": "LEGACY",
+        f"{PARQUET}.int96RebaseModeInRead": "LEGACY",
+        f"{PARQUET}.int96RebaseModeInWrite": "LEGACY",
+    },
+    "careful calendar": {
+        f"{PARQUET}.datetimeRebaseModeInRead": "EXCEPTION",
+        f"{PARQUET}.datetimeRebaseModeInWrite": "EXCEPTION",
+    },
+    "rows one by one": {f"{PARQUET}.enableVectorizedReader": "false"},
+    "nested rows one by one": {f"{PARQUET}.enableNestedColumnVectorizedReader": "false"},
+    "one row in a batch": {
+        f"{PARQUET}.columnarReaderBatchSize": "1",
+        f"{SQL}.execution.arrow.maxRecordsPerBatch": "3",
+        f"{SQL}.execution.arrow.useLargeVarTypes": "true",
+    },
+    "columns by id": {
+        f"{PARQUET}.fieldId.read.enabled": "true",
+        f"{PARQUET}.fieldId.read.ignoreMissing": "true",
+        f"{PARQUET}.fieldId.write.enabled": "false",
+    },
+    "lenient": {f"{FILES}.ignoreMissingFiles": "true", f"{FILES}.ignoreCorruptFiles": "true"},
+    "merged schemas": {f"{PARQUET}.mergeSchema": "true", f"{PARQUET}.respectSummaryFiles": "true"},
+    "old types": {
+        f"{PARQUET}.writeLegacyFormat": "true",
+        f"{PARQUET}.outputTimestampType": "INT96",
+        f"{PARQUET}.binaryAsString": "true",
+        f"{PARQUET}.int96AsTimestamp": "false",
+        f"{PARQUET}.inferTimestampNTZ.enabled": "false",
+        "spark.sql.legacy.parquet.nanosAsLong": "true",
+    },
+    "milliseconds": {f"{PARQUET}.outputTimestampType": "TIMESTAMP_MILLIS"},
+    "folders": {
+        f"{SQL}.sources.partitionColumnTypeInference.enabled": "true",
+        f"{SQL}.sources.partitionOverwriteMode": "dynamic",
+    },
+    "tiny parts": {
+        f"{FILES}.maxRecordsPerFile": "2",
+        f"{FILES}.maxPartitionBytes": "1",
+        f"{FILES}.openCostInBytes": "0",
+        f"{SQL}.shuffle.partitions": "3",
+    },
+    "listed in parallel": {f"{SQL}.sources.parallelPartitionDiscovery.threshold": "0"},
+    "not adaptive": {f"{SQL}.adaptive.enabled": "false", f"{SQL}.autoBroadcastJoinThreshold": "-1"},
+    "no code made": {f"{SQL}.codegen.wholeStage": "false", f"{SQL}.codegen.factoryMode": "NO_CODEGEN"},
+    "fewer rules": {
+        f"{SQL}.optimizer.excludedRules": ",".join(
+            f"org.apache.spark.sql.catalyst.optimizer.{rule}"
+            for rule in ("ConstantFolding", "PushDownPredicates", "ColumnPruning", "BooleanSimplification")
+        ),
+        f"{SQL}.optimizer.nestedSchemaPruning.enabled": "false",
+        f"{PARQUET}.filterPushdown": "false",
+        f"{SQL}.subexpressionElimination.enabled": "false",
+    },
+    "filters for each row": {f"{PARQUET}.recordLevelFilter.enabled": "true"},
+    "names are patterns": {f"{SQL}.parser.quotedRegexColumnNames": "true"},
+    "old habits": {
+        f"{SQL}.legacy.timeParserPolicy": "LEGACY",
+        f"{SQL}.parser.escapedStringLiterals": "true",
+        f"{SQL}.legacy.parquet.returnNullStructIfAllFieldsMissing": "true",
+        f"{SQL}.storeAssignmentPolicy": "LEGACY",
+        f"{SQL}.mapKeyDedupPolicy": "LAST_WIN",
+        f"{SQL}.decimalOperations.allowPrecisionLoss": "false",
+        f"{SQL}.legacy.sizeOfNull": "true",
+        f"{SQL}.crossJoin.enabled": "false",
+        f"{SQL}.execution.arrow.pyspark.enabled": "false",
+    },
+}
+TOGETHER = {name: value for each in HOSTILE.values() for name, value in each.items()}
+
+
+@contextlib.contextmanager
+def settings(spark: Any, given: Mapping[str, str]) -> Iterator[None]:
+    before = {name: spark.conf.get(name, None) for name in given}
+    try:
+        for name, value in given.items():
+            spark.conf.set(name, value)
+        yield
+    finally:
+        for name, old in before.items():
+            spark.conf.unset(name) if old is None else spark.conf.set(name, old)
+
+
+def hostile(name: str) -> dict[str, str]:
+    return TOGETHER if name == "all together" else HOSTILE[name]
+
+
+every_setting = pytest.mark.parametrize("name", [*HOSTILE, "all together"])
+
+
+# A table of many types with a life behind it
+
+FLAT = (
+    "id bigint not null, i int, f float, d double, n decimal(38,10), s string, b boolean, day date, ts timestamp, "
+    "local timestamp_ntz, raw binary, st struct<x: int, y: string>"
+)
+NESTED = f"{FLAT}, u uuid, fx fixed(3), t time, li array<int>, m map<string, double>"
+
+
+def row(i: int) -> dict[str, Any]:
+    """Values on which calendars, zones, signs and encodings differ."""
+    sign = -1 if i % 2 else 1
+    some: dict[str, Any] = {
+        "id": i,
+        "i": sign * i,
+        "f": (0.0, -0.0, float("nan"), float("inf"), i / 4)[i % 5],
+        "d": (float("nan"), -0.0, 0.0, i / 3, float("-inf"))[i % 5],
+        "n": Decimal(sign * i * 10**20 + i).scaleb(-10),
+        "s": ("", "é😀", "a%20b c", "NULL", f"s{i}", "__HIVE_DEFAULT_PARTITION__")[i % 6],
+        "b": i % 3 == 0,
+        "day": (dt.date(1200, 2, 28), dt.date(1582, 10, 10), dt.date(2026, 3, 8), dt.date(9999, 12, 31))[i % 4],
+        "ts": (
+            dt.datetime(1500, 1, 1, 12, 30, 15, 123456, dt.UTC),
+            dt.datetime(1899, 12, 31, 23, 59, 59, 999999, dt.UTC),
+            dt.datetime(2026, 3, 8, 7, 30, 0, 1, dt.UTC),
+        )[i % 3]
+        + dt.timedelta(hours=i),
+        # An hour that New York does not have.
+        "local": dt.datetime(2026, 3, 8, 2, 30, 0, i) if i % 2 else dt.datetime(1300, 5, 6, 7, 8, 9, i),  # noqa: DTZ001
+        "raw": bytes([i % 256, 255, 0]),
+        "st": {"x": i, "y": None if i % 3 else "y"},
+        "u": uuid.UUID(int=(i << 120) + i).bytes,
+        "fx": bytes([255 - i % 256, 0, 1]),
+        "t": dt.time(i % 24, 1, 2, i),
+        "li": [i, None, -i],
+        "m": [("k", i / 2), ("", None)],
+    }
+    return {
+        name: None if name != "id" and (i * 7 + at) % 9 == 0 else value for at, (name, value) in enumerate(some.items())
+    }
+
+
+def rows(start: int, end: int, nested: bool, **fixed: Any) -> pa.Table:
+    kinds: dict[str, Any] = {
+        "id": pa.int64(),
+        "i": pa.int32(),
+        "f": pa.float32(),
+        "d": pa.float64(),
+        "n": arrow.decimal128(38, 10),
+        "s": pa.string(),
+        "b": pa.bool_(),
+        "day": pa.date32(),
+        "ts": pa.timestamp("us", "UTC"),
+        "local": pa.timestamp("us"),
+        "raw": pa.binary(),
+        "st": arrow.struct({"x": pa.int32(), "y": pa.string()}),
+    }
+    if nested:
+        kinds |= {
+            "u": arrow.binary(16),
+            "fx": arrow.binary(3),
+            "t": pa.time64("us"),
+            "li": arrow.list_(pa.int32()),
+            "m": arrow.map_(pa.string(), pa.float64()),
+        }
+    made = [{**row(i), **fixed} for i in range(start, end)]
+    return arrow.Table.from_pylist(made, schema=arrow.schema(kinds))
+
+
+def lived_in(lake: frazil.Lake, name: str, nested: bool) -> frazil.Table:
+    """Written by Arrow: several files, deletes by position and by key, renamed, dropped, widened and new columns."""
+    table = lake.create_table(name, NESTED if nested else FLAT, keys=["id"], partition_by=["bucket(2, s)"])
+    table.append(rows(0, 30, nested))
+    table.rename_column("i", "j")
+    table.add_column("i", "string")
+    table.widen_column("f", "double")
+    table.rename_column("st.x", "z")
+    table.append(_today(rows(30, 45, nested), "later"))
+    table.delete("id % 10 = 3 or s = 'NULL'", mode="merge-on-read", engine="arrow")
+    table.upsert(_today(rows(4, 8, nested), "by key"), engine="arrow")
+    return table
+
+
+def _today(made: pa.Table, text: str) -> pa.Table:
+    """Rows under the names of the table as it is now."""
+    names = ["j" if each == "i" else each for each in made.column_names]
+    made = made.rename_columns(names)
+    at = names.index("st")
+    inner = arrow.struct({"z": pa.int32(), "y": pa.string()})
+    column = made.column(at).combine_chunks()
+    renamed = arrow.StructArray.from_arrays(column.flatten(), fields=list(inner), mask=column.is_null())
+    return made.set_column(at, "st", renamed).append_column("i", arrow.array([text] * made.num_rows, pa.string()))
+
+
+FILTERS = (
+    None,
+    "i is null",
+    "j < -5 or i = 'later'",
+    "ts >= '1899-12-31 00:00:00+00:00' and ts < '2026-03-08 12:00:00'",
+    "local < '2000-01-01' or day = '1582-10-10'",
+    "s like '%20b%' or s = ''",
+    "n > 100000000 and st.z > 3",
+    "d > 1 or f = 0",
+)
+
+
+@pytest.fixture(scope="module", params=["flat", "nested"])
+def readable(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[frazil.Table]:
+    with frazil.connect(str(tmp_path_factory.mktemp("hostile") / "lake")) as lake:
+        lake.create_namespace("shop")
+        yield lived_in(lake, "shop.t", request.param == "nested")
+
+
+@every_setting
+def test_p37_reads_are_equal_whatever_the_session_says(readable: frazil.Table, spark: Any, name: str) -> None:
+    scans = [readable.scan(where=where) for where in FILTERS]
+    expected = [canonical(scan.to_arrow()) for scan in scans]
+    before = [scan.to_spark(spark) for scan in scans[:3]]
+    with settings(spark, hostile(name)):
+        # Made here and run here, and made elsewhere and run here.
+        for frame, wanted in zip(before, expected, strict=False):
+            assert canonical(_fetched(frame)) == wanted
+        for scan, wanted in zip(scans, expected, strict=True):
+            assert canonical(_fetched(scan.to_spark(spark))) == wanted
+        after = scans[2].to_spark(spark)
+    assert canonical(_fetched(after)) == expected[2]
+
+
+def _fetched(frame: Any) -> pa.Table:
+    table: pa.Table = frame.toArrow()
+    return table
+
+
+# The verbs
+
+
+def everything(table: frazil.Table, spark: Any, nested: bool, engine: Any) -> list[tuple[int, ...]]:
+    """Every verb once; returns what each said that it did. A merge is run by Spark in any case."""
+
+    def given(made: pa.Table) -> Any:
+        return spark.createDataFrame(made) if engine == "spark" else made
+
+    done = [
+        table.append(given(_today(rows(100, 120, nested), "new"))),
+        table.delete("ts < '1600-01-01' and id > 20", mode="merge-on-read", engine=engine),
+        table.update(
+            {"local": "'1582-10-10 01:02:03'", "n": "n * 2", "i": "concat(s, '!')"},
+            where="day <= '1582-10-10' or st.y = 'y'",
+            engine=engine,
+        ),
+        table.delete("local is null or f = 0", engine=engine),
+        table.upsert(given(_today(rows(20, 35, nested), "up")), mode="equality"),
+        table.upsert(given(_today(rows(95, 110, nested), "up2")), mode="position"),
+        table.overwrite(given(_today(rows(0, 5, nested, s="é😀"), "over")), where="s = 'é😀'"),
+        table.merge(spark.createDataFrame(_today(rows(25, 130, nested), "source")), on="target.id = source.id")
+        .when_matched_delete("source.id % 5 = 0 and target.ts < '2000-01-01'")
+        .when_matched_update({"d": "source.d + 1", "ts": "source.ts", "s": "concat(target.s, 'm')"})
+        .when_not_matched_insert_all()
+        .execute(),
+        table.compact(engine=engine, options={"min-input-files": "2"}),
+    ]
+    return [(each.rows_inserted, each.rows_updated, each.rows_deleted) for each in done]
+
+
+@pytest.fixture(scope="module")
+def wanted(
+    tmp_path_factory: pytest.TempPathFactory, spark: Any
+) -> dict[bool, tuple[list[tuple[int, ...]], list[str]]]:
+    """What the verbs leave when Arrow runs them."""
+    found = {}
+    with frazil.connect(str(tmp_path_factory.mktemp("wanted") / "lake")) as lake:
+        lake.create_namespace("shop")
+        for nested in (False, True):
+            table = lived_in(lake, f"shop.t{nested:d}", nested)
+            done = everything(table, spark, nested, "arrow")
+            found[nested] = (done, canonical(table.scan().to_arrow()))
+    return found
+
+
+def run_everything(lake: frazil.Lake, spark: Any, wanted: Any, nested: bool, given: Mapping[str, str]) -> None:
+    table = lived_in(lake, "shop.t", nested)
+    with settings(spark, given):
+        done = everything(table, spark, nested, "spark")
+    assert (done, canonical(table.scan().to_arrow())) == wanted[nested]
+    assert same_rows(table, spark) == wanted[nested][1]
+
+
+@pytest.mark.parametrize("nested", [False, True], ids=["flat", "nested"])
+def test_writes_are_equal_under_all_settings_together(lake: frazil.Lake, spark: Any, wanted: Any, nested: bool) -> None:
+    run_everything(lake, spark, wanted, nested, TOGETHER)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("nested", [False, True], ids=["flat", "nested"])
+@pytest.mark.parametrize("name", HOSTILE)
+def test_writes_are_equal_under_each_setting(
+    lake: frazil.Lake, spark: Any, wanted: Any, nested: bool, name: str
+) -> None:
+    run_everything(lake, spark, wanted, nested, HOSTILE[name])

@@ -1,0 +1,367 @@
+"""lake.sql() where no Spark is needed, and how its statements are read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.types import LongType
+
+import frazil
+from frazil.sql.tokens import read_statement, renamed, split
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[frazil.Lake]:
+    with frazil.connect(str(tmp_path / "lake")) as lake:
+        lake.sql("CREATE NAMESPACE shop")
+        lake.sql("CREATE TABLE shop.events (id bigint NOT NULL, name string, n decimal(6,2), ts timestamp)")
+        lake.sql("INSERT INTO shop.events VALUES (1, 'it''s', 1.5, '2026-11-01 12:00:00'), (2, 'two', 2, NULL)")
+        yield lake
+
+
+def rows(lake: frazil.Lake, *columns: str) -> list[tuple[Any, ...]]:
+    found = lake.table("shop.events").scan(columns=list(columns)).to_arrow().to_pylist()
+    return sorted((tuple(each.values()) for each in found), key=repr)
+
+
+# Writing
+
+
+def test_values_are_inserted_without_spark(lake: frazil.Lake) -> None:
+    assert rows(lake, "id", "name") == [(1, "it's"), (2, "two")]
+    done = lake.sql("INSERT INTO shop.events (name, id) VALUES (upper('x'), 1 + 2), (DEFAULT, 4);")
+    assert (done.rows_inserted, done.engine) == (2, "arrow")
+    assert rows(lake, "id", "name") == [(1, "it's"), (2, "two"), (3, "X"), (4, None)]
+
+
+def test_moments_without_a_zone_are_utc(lake: frazil.Lake) -> None:
+    moment = lake.table("shop.events").scan(where="id = 1").to_arrow()["ts"][0].as_py()
+    assert moment.isoformat() == "2026-11-01T12:00:00+00:00"
+
+
+def test_values_of_nested_columns_may_be_null(lake: frazil.Lake) -> None:
+    lake.sql("CREATE TABLE shop.deep (id int, a struct<x:int>, b array<int>, c map<string,int>)")
+    lake.sql("INSERT INTO shop.deep VALUES (1, NULL, NULL, NULL)")
+    assert lake.table("shop.deep").scan().to_arrow().to_pylist() == [{"id": 1, "a": None, "b": None, "c": None}]
+
+
+def test_insert_overwrite_and_replace_where(lake: frazil.Lake) -> None:
+    lake.sql("INSERT INTO shop.events (id, name) REPLACE WHERE id = 2 VALUES (2, 'zwei')")
+    assert rows(lake, "id", "name") == [(1, "it's"), (2, "zwei")]
+    lake.sql("INSERT OVERWRITE TABLE shop.events (id) VALUES 7")
+    assert rows(lake, "id") == [(7,)]
+    lake.sql("CREATE TABLE shop.sales (country string, n int) PARTITIONED BY (country)")
+    lake.sql("INSERT INTO shop.sales VALUES ('de', 1), ('fr', 2)")
+    lake.sql("INSERT OVERWRITE shop.sales PARTITION (country = 'fr') VALUES (20)")
+    found = lake.table("shop.sales").scan().to_arrow().to_pylist()
+    assert sorted(found, key=repr) == [{"country": "de", "n": 1}, {"country": "fr", "n": 20}]
+
+
+def test_update_and_delete(lake: frazil.Lake) -> None:
+    done = lake.sql("UPDATE shop.events AS e SET e.name = concat(e.name, '!'), n = n * 2 WHERE e.id = 2 /* two */")
+    assert done.rows_updated == 1
+    lake.sql("UPDATE shop.events SET name = CASE WHEN shop.events.id = 1 THEN 'one' ELSE events.name END")
+    assert rows(lake, "id", "name") == [(1, "one"), (2, "two!")]
+    assert lake.sql("DELETE FROM shop.events e WHERE e.id = 1").rows_deleted == 1
+    assert lake.sql("DELETE FROM shop.events").rows_deleted == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "DELETE FROM shop.events WHERE id IN (SELECT 1)",
+        "UPDATE shop.events SET n = (SELECT 1)",
+        "UPDATE shop.events SET n = 1 WHERE EXISTS (SELECT 1)",
+        "INSERT INTO shop.events (id) VALUES ((SELECT 1))",
+    ],
+)
+def test_queries_inside_conditions_and_values_are_refused(lake: frazil.Lake, text: str) -> None:
+    with pytest.raises(frazil.Unsupported, match="Use MERGE"):
+        lake.sql(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT * FROM shop.events",
+        "INSERT INTO shop.events SELECT * FROM shop.events",
+        "MERGE INTO shop.events t USING shop.events s ON t.id = s.id WHEN MATCHED THEN DELETE",
+        "CREATE TABLE shop.x AS SELECT 1",
+    ],
+)
+def test_what_needs_spark_says_so(lake: frazil.Lake, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("frazil.sql.session.active", lambda: None)
+    with pytest.raises(frazil.Unsupported, match="there is no session"):
+        lake.sql(text)
+
+
+# Tables and namespaces
+
+
+def test_a_table_is_created_with_all_it_may_have(lake: frazil.Lake, tmp_path: Path) -> None:
+    lake.sql(
+        f"""
+        CREATE TABLE IF NOT EXISTS shop.full (
+            id bigint NOT NULL COMMENT 'the key', -- a comment
+            ts timestamp_ntz,
+            s string,
+            deep struct<a: int, b: map<string, decimal(10, 2)>>
+        )
+        USING iceberg
+        PARTITIONED BY (days(ts), bucket(16, id), truncate(4, s))
+        TBLPROPERTIES ('write.delete.mode' = 'merge-on-read', frazil.upsert.mode = 'position')
+        COMMENT 'everything'
+        LOCATION '{tmp_path}/there'
+        """
+    )
+    table = lake.table("shop.full")
+    assert [each.name for each in table.schema.fields] == ["id", "ts", "s", "deep"]
+    assert (table.schema.find_field("id").required, table.schema.find_field("id").doc) == (True, "the key")
+    assert [str(each.transform) for each in table.spec.fields] == ["day", "bucket[16]", "truncate[4]"]
+    assert table.properties["frazil.upsert.mode"] == "position"
+    assert table.properties["comment"] == "everything"
+    assert table.location.endswith(f"{tmp_path}/there")
+    assert lake.sql("CREATE TABLE IF NOT EXISTS shop.full (id int)") is None
+    with pytest.raises(frazil.TableExists):
+        lake.sql("CREATE TABLE shop.full (id int)")
+
+
+def test_names_are_bound_with_their_quotes(lake: frazil.Lake) -> None:
+    lake.sql("CREATE TABLE shop.`a.b` (`x y` int, `d.t` int)")
+    assert lake.exists(("shop", "a.b"))
+    lake.sql("ALTER TABLE shop.`a.b` RENAME COLUMN `d.t` TO `new.name`")
+    lake.sql("ALTER TABLE shop.`a.b` ADD COLUMN `add` int AFTER `x y`")
+    lake.sql("INSERT INTO shop.`a.b` (`x y`, `new.name`) VALUES (1, 2)")
+    lake.sql("UPDATE shop.`a.b` SET `new.name` = `x y` + 5 WHERE `a.b`.`x y` = 1")
+    assert lake.table(("shop", "a.b")).scan().to_arrow().to_pylist() == [{"x y": 1, "add": None, "new.name": 6}]
+
+
+def test_namespaces_and_dropping(lake: frazil.Lake) -> None:
+    lake.sql("CREATE SCHEMA IF NOT EXISTS shop")
+    lake.sql("CREATE DATABASE shop.eu COMMENT 'x'")
+    assert lake.sql("SHOW NAMESPACES") == [{"namespace": "shop"}, {"namespace": "shop.eu"}]
+    lake.sql("DROP NAMESPACE shop.eu")
+    lake.sql("DROP NAMESPACE IF EXISTS nothing")
+    lake.sql("DROP TABLE shop.events PURGE")
+    lake.sql("DROP TABLE IF EXISTS shop.events")
+    with pytest.raises(frazil.NoSuchTable):
+        lake.sql("DROP TABLE shop.events")
+
+
+def test_show_and_describe(lake: frazil.Lake) -> None:
+    lake.sql("ALTER TABLE shop.events ADD PARTITION FIELD bucket(8, id)")
+    lake.sql("ALTER TABLE shop.events SET TBLPROPERTIES ('a' = '1')")
+    assert lake.sql("SHOW TABLES") == [{"namespace": "shop", "tableName": "events", "isTemporary": False}]
+    assert lake.sql("SHOW TBLPROPERTIES shop.events ('a')") == [{"key": "a", "value": "1"}]
+    assert [(each["col_name"], each["data_type"]) for each in lake.sql("DESCRIBE TABLE shop.events")] == [
+        ("id", "bigint"),
+        ("name", "string"),
+        ("n", "decimal(6,2)"),
+        ("ts", "timestamp"),
+        ("# Partitioning", "bucket(8, `id`)"),
+    ]
+
+
+# ALTER TABLE
+
+
+def columns(lake: frazil.Lake) -> list[str]:
+    return [each.name for each in lake.table("shop.events").schema.fields]
+
+
+def test_columns_change(lake: frazil.Lake) -> None:
+    def alter(text: str) -> Any:
+        return lake.sql(f"ALTER TABLE shop.events {text}")
+
+    alter("ADD COLUMN x int COMMENT 'an x' AFTER id")
+    before = len(lake.table("shop.events").pyiceberg().metadata.metadata_log)
+    alter("ADD COLUMNS (y string FIRST, deep struct<a:int,b:map<string,int>>, deep.c array<int>)")
+    assert len(lake.table("shop.events").pyiceberg().metadata.metadata_log) == before + 1, "one commit"
+    assert columns(lake) == ["y", "id", "x", "name", "n", "ts", "deep"]
+    alter("ALTER COLUMN x TYPE bigint")
+    alter("ALTER COLUMN id DROP NOT NULL")
+    alter("ALTER COLUMN name COMMENT 'who'")
+    alter("ALTER COLUMN y AFTER ts")
+    alter("ALTER COLUMN x FIRST")
+    alter("DROP COLUMNS (n, deep.c)")
+    alter("RENAME COLUMN deep.a TO z")
+    schema = lake.table("shop.events").schema
+    assert columns(lake) == ["x", "id", "name", "ts", "y", "deep"]
+    assert schema.find_type("x") == LongType()
+    assert not schema.find_field("id").required
+    assert schema.find_field("name").doc == "who"
+    assert "deep.z" in schema.column_names
+    assert "deep.c" not in schema.column_names
+
+
+def test_layout_keys_and_properties_change(lake: frazil.Lake) -> None:
+    def alter(text: str) -> Any:
+        return lake.sql(f"ALTER TABLE shop.events {text}")
+
+    def spec() -> list[str]:
+        return [str(each.transform) for each in table.spec.fields if str(each.transform) != "void"]
+
+    table = lake.table("shop.events")
+    alter("ADD PARTITION FIELD days(ts)")
+    alter("ADD PARTITION FIELD bucket(16, id)")
+    assert spec() == ["day", "bucket[16]"]
+    alter("REPLACE PARTITION FIELD ts_day WITH hours(ts)")
+    alter("DROP PARTITION FIELD bucket(16, id)")
+    assert spec() == ["hour"]
+    alter("WRITE ORDERED BY ts DESC NULLS FIRST, bucket(4, id)")
+    assert [str(each.direction) for each in table.sort_order.fields] == ["DESC", "ASC"]
+    alter("WRITE UNORDERED")
+    assert not table.sort_order.fields
+    alter("SET IDENTIFIER FIELDS id")
+    assert list(table.keys) == ["id"]
+    alter("DROP IDENTIFIER FIELDS id")
+    assert not list(table.keys)
+    alter("SET TBLPROPERTIES ('a' = 'b', 'c' = 'd')")
+    alter("UNSET TBLPROPERTIES IF EXISTS ('a', 'x')")
+    assert {"a", "c"} & table.properties.keys() == {"c"}
+    assert alter("RENAME TO shop.other") is None
+    assert lake.exists("shop.other")
+
+
+def test_branches_tags_and_procedures(lake: frazil.Lake) -> None:
+    table = lake.table("shop.events")
+    first = table.history()[0].snapshot_id
+    lake.sql("INSERT INTO shop.events (id) VALUES (3)")
+    second = table.history()[1].snapshot_id
+    lake.sql(f"ALTER TABLE shop.events CREATE TAG `v 1` AS OF VERSION {first} RETAIN 3 DAYS")
+    lake.sql("ALTER TABLE shop.events CREATE BRANCH audit")
+    assert not lake.sql("ALTER TABLE shop.events CREATE BRANCH IF NOT EXISTS audit").changed
+    assert table.refs["v 1"]["max-ref-age-ms"] == 3 * 86_400_000
+    lake.sql(f"CALL frazil.system.rollback_to_snapshot('shop.events', {first})")
+    assert table.snapshot().snapshot_id == first  # type: ignore[union-attr]
+    lake.sql("CALL system.fast_forward(table => 'shop.events', branch => 'main', to => 'audit')")
+    assert table.snapshot().snapshot_id == second  # type: ignore[union-attr]
+    moment = table.history()[0].committed_at.isoformat()
+    lake.sql(f"CALL system.rollback_to_timestamp('shop.events', TIMESTAMP '{moment}')")
+    assert table.snapshot().snapshot_id == first  # type: ignore[union-attr]
+    lake.sql(f"CALL system.cherrypick_snapshot('shop.events', {second})")
+    assert table.scan().count() == 3
+    lake.sql("CALL system.set_current_snapshot(table => 'shop.events', ref => 'v 1')")
+    assert table.scan().count() == 2
+    lake.sql("CALL system.set_current_snapshot('shop.events', " + str(second) + ")")
+    done = lake.sql(
+        "CALL system.rewrite_data_files(table => 'shop.events', where => 'id > 0', "
+        "options => map('target-file-size-bytes', '1000000'))"
+    )
+    assert done.files_removed == 2
+    lake.sql("ALTER TABLE shop.events DROP BRANCH audit")
+    lake.sql("ALTER TABLE shop.events DROP TAG IF EXISTS nope")
+    lake.sql(
+        "CALL system.expire_snapshots(table => 'shop.events', older_than => '2999-01-01T00:00:00Z', retain_last => 1)"
+    )
+    assert len(table.history()) == 2, "the newest one, and the tag's"
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "sentence"),
+    [
+        ("", frazil.InvalidInput, "The statement is empty"),
+        (" ; ", frazil.InvalidInput, "The statement is empty"),
+        ("DELETE FROM shop.events; DROP TABLE shop.events", frazil.InvalidInput, "second statement after position 24"),
+        ("DELETE FROM shop.events WHERE name = 'x", frazil.InvalidInput, "a quote that is opened"),
+        ("GRANT ALL", frazil.Unsupported, "GRANT is no statement"),
+        ("EXPLAIN SELECT 1", frazil.Unsupported, "EXPLAIN is no statement"),
+        ("DELETE shop.events", frazil.InvalidInput, "'DELETE' at position 1, where DELETE FROM"),
+        ("DELETE FROM shop.events WHERE", frazil.InvalidInput, "ends at position 29, where a condition"),
+        ("DELETE FROM shop.events WHERE idd = 1", frazil.InvalidInput, "Did you mean"),
+        ("DELETE FROM shop.nope", frazil.NoSuchTable, "shop.nope"),
+        ("UPDATE shop.events SET id = 1, id = 2", frazil.InvalidInput, "twice"),
+        ("UPDATE shop.events SET id + 1", frazil.InvalidInput, "'+' at position 27, where = is wanted"),
+        ("INSERT INTO shop.events (id, nam) VALUES (1, 2)", frazil.InvalidInput, "Did you mean 'name'?"),
+        ("INSERT INTO shop.events (id) VALUES (1, 2)", frazil.InvalidInput, "Row 1 has 2 values, and 1 are wanted"),
+        ("INSERT INTO shop.events (id) VALUES (now())", frazil.InvalidInput, "go through a query"),
+        ("INSERT INTO shop.events (id) VALUES ('x')", frazil.InvalidInput, "id"),
+        ("INSERT INTO shop.events (id, id) VALUES (1, 2)", frazil.InvalidInput, "twice"),
+        ("INSERT shop.events VALUES (1)", frazil.InvalidInput, "INTO or OVERWRITE"),
+        ("CREATE VIEW x AS SELECT 1", frazil.InvalidInput, "where TABLE or"),
+        ("CREATE OR REPLACE TABLE shop.x (id int)", frazil.Unsupported, "CREATE OR REPLACE"),
+        ("CREATE TABLE shop.x", frazil.InvalidInput, "a list of columns or AS SELECT"),
+        ("CREATE TABLE shop.x (id int", frazil.InvalidInput, "parenthesis at position 21 is not closed"),
+        ("CREATE TABLE shop.x (id int) USING delta", frazil.InvalidInput, "FRAZIL or ICEBERG"),
+        ("CREATE TABLE shop.x (id int) PARTITIONED BY (week(id))", frazil.InvalidInput, "unknown transform"),
+        ("DROP NAMESPACE shop CASCADE", frazil.Unsupported, "CASCADE"),
+        ("SHOW FUNCTIONS", frazil.InvalidInput, "TABLES or NAMESPACES"),
+        ("ALTER TABLE shop.events FLY", frazil.InvalidInput, "ADD COLUMN"),
+        ("ALTER TABLE shop.events ADD COLUMN", frazil.InvalidInput, "a column is wanted"),
+        ("ALTER TABLE shop.events ALTER COLUMN name SET NOT NULL", frazil.Unsupported, "cannot become required"),
+        ("ALTER TABLE shop.events ADD PARTITION FIELD day(ts) AS d", frazil.Unsupported, "Leave AS out"),
+        ("ALTER TABLE shop.events DROP PARTITION FIELD day(ts)", frazil.InvalidInput, "not partitioned by day(ts)"),
+        ("ALTER TABLE shop.events DROP COLUMN name extra", frazil.InvalidInput, "the end of the statement"),
+        ("CALL system.remove_orphan_files('shop.events')", frazil.Unsupported, "There are cherrypick_snapshot"),
+        ("CALL rollback('shop.events')", frazil.InvalidInput, "CALL system."),
+        ("CALL system.fast_forward('shop.events', 'main')", frazil.InvalidInput, "lacks the argument 'to'"),
+        ("CALL system.fast_forward(tabel => 'shop.events')", frazil.InvalidInput, "Did you mean 'table'?"),
+        ("CALL system.expire_snapshots('shop.events', '2026-01-01')", frazil.InvalidInput, "names no time zone"),
+    ],
+)
+def test_bad_statements_get_a_sentence(
+    lake: frazil.Lake, text: str, error: type[frazil.FrazilError], sentence: str
+) -> None:
+    before = lake.table("shop.events").metadata_location
+    with pytest.raises(error, match=re.escape(sentence)):
+        lake.sql(text)
+    assert lake.table("shop.events").metadata_location == before
+
+
+def test_a_statement_is_text(lake: frazil.Lake) -> None:
+    with pytest.raises(frazil.InvalidInput, match="SQL text, not int"):
+        lake.sql(7)  # type: ignore[arg-type]
+    with pytest.raises(frazil.InvalidInput, match="must be a SparkSession"):
+        lake.sql("SHOW TABLES", spark="local")
+
+
+def test_a_lake_that_is_read_only_refuses_writes(lake: frazil.Lake, tmp_path: Path) -> None:
+    with frazil.connect(str(tmp_path / "lake"), read_only=True) as frozen:
+        assert frozen.sql("SHOW TABLES")
+        for text in (
+            "DELETE FROM shop.events",
+            "INSERT INTO shop.events (id) VALUES (1)",
+            "DROP TABLE shop.events",
+            "ALTER TABLE shop.events ADD COLUMN q int",
+            "ALTER TABLE shop.events ADD COLUMNS (q int, r int)",
+            "CREATE TABLE shop.q (id int)",
+        ):
+            with pytest.raises(frazil.InvalidInput, match="read_only"):
+                frozen.sql(text)
+
+
+# Tokens
+
+
+def test_tokens_keep_their_places() -> None:
+    text = "CALL x.`a b`(1L, 'it''s', r'\\d', \"q\") -- end"
+    statement = read_statement(text)
+    assert [text[each.start : each.end] for each in statement.tokens] == [
+        "CALL", "x", ".", "`a b`", "(", "1L", ",", "'it''s'", ",", "r'\\d'", ",", '"q"', ")",
+    ]  # fmt: skip
+    assert statement.tokens[7].value == "it's"
+    assert not statement.plain_texts
+    assert [each.value for each in read_statement("a ORDER\n BY b PARTITIONED BY c").tokens] == [
+        "a", "ORDER", "BY", "b", "PARTITIONED", "BY", "c",
+    ]  # fmt: skip
+
+
+def test_commas_inside_brackets_and_types_do_not_split() -> None:
+    statement = read_statement("a < b, f(c, d), e > g")
+    assert [statement.slice(each) for each in split(statement, statement.tokens)] == ["a < b", "f(c, d)", "e > g"]
+    statement = read_statement("a map<string,array<int>>, b decimal(3, 1)")
+    parts = split(statement, statement.tokens, types=True)
+    assert [statement.slice(each) for each in parts] == ["a map<string,array<int>>", "b decimal(3, 1)"]
+
+
+def test_qualifiers_are_replaced_only_where_they_are_qualifiers() -> None:
+    statement = read_statement("e.id = x.e.y AND E.`e` = 'e.id' AND shop.e.z > e")
+    names = {("e",): "", ("shop", "e"): "`t`"}
+    assert renamed(statement, statement.tokens, names) == "id = x.e.y AND `e` = 'e.id' AND `t`.z > e"
