@@ -61,6 +61,11 @@ interop: $(READY) ## Read, write and race the same tables with Iceberg Java (nee
 bench: $(READY) ## Measure beside PyIceberg in one run; prints ratios, writes JSON
 	for script in benchmarks/commits.py benchmarks/bulk.py benchmarks/checks.py; do $(BIN)/python $$script $(ARGS); done
 
+.PHONY: bench-spark
+bench-spark: $(READY) ## Measure on Spark beside Iceberg's own runtime (needs a JDK 17+ and Maven); prints ratios, writes JSON
+	@.ci/java-check
+	$(BIN)/python benchmarks/on_spark.py $(ARGS)
+
 .PHONY: histories
 histories: $(READY) ## Thousands of random commits, also by 8 processes on SQLite and Postgres, beside a sequential model
 	$(BIN)/python -m tests.concurrency.histories --seeds 20 --sessions 150 $(ARGS)
@@ -76,8 +81,8 @@ lab: $(READY) ## Compare ways of waiting after a lost race; prints a table, draw
 	$(BIN)/frazil lab backoff --plot build/lab-backoff.png $(ARGS)
 
 .PHONY: docs
-docs: $(READY) ## Write the pages that are made from the code (errors, guarantees)
-	FRAZIL_WRITE_DOCS=1 $(BIN)/pytest -q -k generated tests/unit/test_docs.py
+docs: $(READY) ## Write the pages that are made from the code (errors, guarantees, types)
+	FRAZIL_WRITE_DOCS=1 $(BIN)/pytest -q -k generated tests/unit/test_docs.py tests/spark/test_types.py
 
 .PHONY: fmt
 fmt: $(READY) ## Format the code and repair what ruff can

@@ -60,6 +60,8 @@ class Program:
 
 CATALOG = Program("FrazilInterop", "catalog")
 REST = Program("RestServer", "rest", also=("catalog/hadoop-client-*.jar",))
+SPARK = Program("", "spark")
+"""No program: jars for a Spark session."""
 
 
 def ready(program: Program) -> Program:
@@ -73,6 +75,15 @@ def ready(program: Program) -> Program:
         _fetch(program)
         _compile(program)
     return program
+
+
+def fetched(program: Program) -> list[Path]:
+    """The program's jars, without its classes."""
+    JARS.mkdir(parents=True, exist_ok=True)
+    with open(JARS / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _fetch(program)
+    return sorted(program.jars.glob("*.jar"))
 
 
 def _fetch(program: Program) -> None:

@@ -45,6 +45,7 @@ from tests.unit.written import Written
 
 import frazil
 from frazil.errors import CorruptMetadata, InvalidInput, StorageError, Unsupported
+from frazil.format.storage import Storage
 from frazil.on_spark import file_columns, paths
 from frazil.on_spark.scan import FILE, POSITION, read_tasks, relation, scan_to_spark
 from frazil.read.scan import Scan
@@ -213,7 +214,7 @@ def test_no_setting_makes_lost_rows_of_lost_files(tmp_path: Path, spark: Any) ->
 
 def test_a_file_that_spark_would_leave_out_is_refused(tmp_path: Path, spark: Any) -> None:
     with pytest.raises(Unsupported, match="leaves out"):
-        relation(spark, [str(tmp_path / "_a.parquet")], "id bigint")
+        relation(spark, [str(tmp_path / "_a.parquet")], "id bigint", Storage())
 
 
 # Histories of columns
@@ -608,7 +609,8 @@ def test_any_location(tmp_path: Path, spark: Any, name: str) -> None:
             spark, scan.tasks(), storage=scan._storage, metadata=scan._metadata, schema=scan._wanted, numbered=True
         )
         assert {(row[FILE], row[POSITION]) for row in frame.collect()} == {(0, 0), (1, 0), (1, 1)}
-        said = relation(spark, [file.file_path for file in files], "id bigint").select("_metadata.file_path").distinct()
+        read = relation(spark, [file.file_path for file in files], "id bigint", Storage())
+        said = read.select("_metadata.file_path").distinct()
         spoken = {row[0] for row in said.collect()}
         assert all(any(each in paths.uris(file.file_path) for each in spoken) for file in files)
         assert {paths.from_spark(each) for each in spoken} >= {file.file_path.removeprefix("file://") for file in files}

@@ -38,7 +38,10 @@ class Stream:
         writer = self.frame().writeStream.foreachBatch(take).option("checkpointLocation", str(self.checkpoint))
         query = writer.trigger(**(trigger or {"availableNow": True})).start()
         try:
-            query.processAllAvailable() if trigger else query.awaitTermination(240)
+            if trigger:
+                query.processAllAvailable()
+            else:
+                assert query.awaitTermination(400), "the query is still running"
         finally:
             query.stop()
 

@@ -343,9 +343,11 @@ def _arithmetic(node: Call, frame: Frame) -> Value:
 
 
 def _refuse_zero(divisor: Value, dividend: Value) -> None:
+    # Of the divisor's own type: no type holds all integers beside 38 decimal places, and Arrow would look for one.
+    zero = scalar(Decimal(0) if is_decimal(divisor.type) else 0, divisor.type)
     # NULL / 0 is NULL, in Spark too.
     if (
-        pc.any(pc.and_(pc.equal(divisor, 0), pc.is_valid(dividend))).as_py()
+        pc.any(pc.and_(pc.equal(divisor, zero), pc.is_valid(dividend))).as_py()
         if isinstance(divisor, pa.Array)
         else _scalar_zero(divisor, dividend)
     ):

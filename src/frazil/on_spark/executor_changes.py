@@ -53,12 +53,13 @@ class _Places:
         self._open: dict[str, pafs.FileSystem] = {}
 
     def find(self, path: str) -> tuple[pafs.FileSystem, str]:
-        scheme = path.partition("://")[0] if "://" in path else ""
-        if scheme in self._open:
-            return self._open[scheme], path.partition("://")[2] if scheme else path
-        system, inside = open_file_system(path, self._s3)
-        self._open[scheme] = system
-        return system, inside
+        scheme, separator, inside = path.partition("://")
+        if not separator:
+            # Iceberg Java writes file:/a, with one slash.
+            scheme, inside = "", path.removeprefix("file:")
+        if scheme not in self._open:
+            self._open[scheme], inside = open_file_system(path, self._s3)
+        return self._open[scheme], inside
 
     def create(self, path: str) -> Any:
         system, inside = self.find(path)

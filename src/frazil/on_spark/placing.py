@@ -31,11 +31,17 @@ def s3_options(storage: Storage) -> dict[str, Any]:
         "s3.secret-access-key": "secret_key",
         "s3.session-token": "session_token",
         "s3.region": "region",
+        "client.access-key-id": "access_key",
+        "client.secret-access-key": "secret_key",
+        "client.session-token": "session_token",
         "client.region": "region",
     }
-    found: dict[str, Any] = {
-        ours: storage.properties[name] for name, ours in names.items() if name in storage.properties
-    }
+    found: dict[str, Any] = {}
+    for name, ours in names.items():
+        if name in storage.properties:
+            found.setdefault(ours, storage.properties[name])
+    if storage.properties.get("s3.force-virtual-addressing", "").lower() == "true":
+        found["force_virtual_addressing"] = True
     if "endpoint_override" in found:
         found.setdefault("region", "us-east-1")
     return found

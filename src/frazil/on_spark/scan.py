@@ -2,15 +2,16 @@
 
     tasks → parts (files of the same columns) → relations → numbered → without deleted rows → filtered → the columns
 
-Only files that need it are numbered, which costs a join with the list of files. Nothing is looked at row by row on the
-driver, and no row depends on a setting of the session: what could matter is given as an option of the reader.
+Where it matters which file a row is from, the row says so by a hash of the file's name, of which the driver has made
+sure that no two files share it: a join of numbers is fast, and one of names is not. Nothing is looked at row by row on
+the driver, and no row depends on a setting of the session: what could matter is given as an option of the reader.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import cached_property, reduce
 from typing import Any
 
 import pyarrow as pa
@@ -27,6 +28,7 @@ from frazil.format.storage import Storage
 from frazil.model import Content, DataFile
 from frazil.on_spark import columns as conditions
 from frazil.on_spark import paths
+from frazil.on_spark.connector import check_reachable, connector_needed, connector_options
 from frazil.on_spark.file_columns import (
     Columns,
     FileColumns,
@@ -38,6 +40,7 @@ from frazil.on_spark.file_columns import (
     read_schema,
     types_by_id,
 )
+from frazil.on_spark.hashing import told_apart
 from frazil.on_spark.session import Frame, Session, checked, held, local, setting
 from frazil.on_spark.types import spark_schema
 from frazil.read.layout import columns_of
@@ -45,10 +48,11 @@ from frazil.read.plan import DeleteRef, FileTask, named_file
 from frazil.read.scan import Scan
 
 FILE, POSITION = "__frazil_file", "__frazil_pos"
-_URI, _SEQUENCE, _SCOPE = "__frazil_uri", "__frazil_seq", "__frazil_scope"
+_URI, _HASH, _SEQUENCE, _SCOPE = "__frazil_uri", "__frazil_hash", "__frazil_seq", "__frazil_scope"
 _PATH, _SET, _GONE, _KEY = "__frazil_path", "__frazil_set", "__frazil_gone", "__frazil_key"
 _GONE_SCOPE = "__frazil_gone_scope"
-_ROWS_PER_FILE = 1 << 40
+_MOST_LISTED = 400
+"""So many files are named in the query itself; more of them in a relation."""
 _BROADCAST_ROWS = 2_000_000
 _OPTIONS = {
     # A reader's option wins over the session's setting of the same name, also over one that changes later.
@@ -96,6 +100,7 @@ def read_tasks(
     _check_case(spark, columns_of(schema_to_pyarrow(schema), metadata.location, None) if schema.fields else ())
     if not tasks:
         return _empty(spark, schema, numbered)
+    check_reachable(spark, metadata.location, storage)
     return _TaskReader(spark, tasks, storage, metadata, schema, filtered, numbered).frame()
 
 
@@ -122,7 +127,7 @@ def _check_case(spark: Session, columns: Columns) -> None:
 # Relations
 
 
-def relation(spark: Session, files: Sequence[str], schema: Any) -> Frame:
+def relation(spark: Session, files: Sequence[str], schema: Any, storage: Storage) -> Frame:
     """Spark's own Parquet relation over these files, and nothing else. Raises StorageError when one is not there."""
     from pyspark.errors import AnalysisException
 
@@ -131,9 +136,10 @@ def relation(spark: Session, files: Sequence[str], schema: Any) -> Frame:
         raise Unsupported(
             f"Spark leaves out files with names like that of {hidden}", advice="Use to_arrow(), or rewrite the file"
         )
-    with held(spark, _LISTING):
+    options = {**_OPTIONS, **connector_options(files, storage)}
+    with held(spark, _LISTING), connector_needed():
         try:
-            frame = spark.read.schema(schema).options(**_OPTIONS).parquet(*map(paths.to_spark, files))
+            frame = spark.read.schema(schema).options(**options).parquet(*map(paths.to_spark, files))
             # Spark Connect lists the files only when it is asked something.
             _ = frame.schema
         except AnalysisException as error:
@@ -197,6 +203,7 @@ class _TaskReader:
         self._f: Any = functions
         self._spark = spark
         self._tasks = tasks
+        self._storage = storage
         self._metadata = metadata
         self._schema = schema
         self._numbered = numbered
@@ -205,6 +212,15 @@ class _TaskReader:
         self._filters: list[Filter] = list(found.values())
         self._key_fields = self._find_key_fields()
         self._scopes: dict[tuple[int, tuple[Any, ...]], int] = {}
+
+    @cached_property
+    def _hashes(self) -> tuple[int, Mapping[str, int]]:
+        """What ``_hash`` needs, and what it gives for each way in which Spark may spell a file's name."""
+        uris = {uri for task in self._tasks for uri in paths.uris(task.file.file_path)}
+        return told_apart(uris, max(task.file.record_count for task in self._tasks))
+
+    def _hash(self, uri: SparkColumn) -> SparkColumn:
+        return self._f.xxhash64(uri, self._f.lit(self._hashes[0]))
 
     def frame(self) -> Frame:
         by_fate: dict[_Fate, list[tuple[_Part, list[int]]]] = {}
@@ -217,11 +233,16 @@ class _TaskReader:
         numbers = [number for _, each in parts for number in each]
         if fate.positions:
             frame = self._without_positions(frame, numbers)
+        if fate.keys or (fate.positions and not self._numbered and len(numbers) > _MOST_LISTED):
+            frame = self._with_numbers(frame, numbers)
         for field_ids in sorted(fate.keys):
             frame = self._without_keys(frame, field_ids, numbers)
         if fate.filter is not None:
             at = lambda column: self._f.col(_filter_column(column.field_id))  # noqa: E731
             frame = frame.where(conditions.condition(self._filters[fate.filter], at))
+        if self._numbered and not fate.keys:
+            # Last, for as few rows as possible.
+            frame = self._with_numbers(frame, numbers)
         named = [self._f.col(f"c{i}").alias(field.name) for i, field in enumerate(self._schema.fields)]
         return frame.select(*named, *([FILE, POSITION] if self._numbered else []))
 
@@ -271,32 +292,40 @@ class _TaskReader:
         wanted = dict(types_by_id(fields))
         used = [column for column in part.columns if _ids((column,)) & wanted.keys()]
         files = [self._tasks[number].file for number in numbers]
-        frame = relation(self._spark, [file.file_path for file in files], read_schema(used, wanted))
+        frame = relation(self._spark, [file.file_path for file in files], read_schema(used, wanted), self._storage)
         numbered = self._numbered or part.fate.is_numbered
         if numbered or part.constants:
             # Fields of _metadata are lost in a join: they are taken first.
-            frame = frame.select(
-                "*", f.col("_metadata.file_path").alias(_URI), f.col("_metadata.row_index").alias(POSITION)
-            )
-            frame = frame.join(self._list_files(numbers, part.constants), _URI, "left")
+            here = self._hash(f.col("_metadata.file_path"))
+            frame = frame.select("*", here.alias(_HASH), f.col("_metadata.row_index").alias(POSITION))
+        if part.constants:
+            frame = frame.join(self._list_files(numbers, part.constants), _HASH, "left")
         constants = {field_id: f.col(_constant_column(field_id)) for field_id in part.constants}
         project = Projection(part.columns, files[0].file_path, constants)
         made = [project.top(field).alias(f"c{i}") for i, field in enumerate(self._schema.fields)]
         made += [project.nested(field).alias(name) for name, field in self._extra_fields().items()]
+        if part.constants and not numbered:
+            frame = frame.where(f.isnotnull(_known(FILE)))
         if numbered:
-            made += [_known(FILE), POSITION, _SEQUENCE, _SCOPE]
+            made += [_HASH, POSITION]
         return frame.select(*made)
 
+    def _with_numbers(self, frame: Frame, numbers: list[int]) -> Frame:
+        """FILE, and what deletes by key want to know of a row's file."""
+        joined = frame.join(self._list_files(numbers, frozenset()), _HASH, "left")
+        others = [name for name in frame.columns if name not in (_HASH, FILE)]
+        return joined.select(*others, _known(FILE), _SEQUENCE, _SCOPE)
+
     def _list_files(self, numbers: list[int], constants: frozenset[int]) -> Frame:
-        uris: list[str] = []
+        hashes: list[int] = []
         rows: list[int] = []
         for number in numbers:
-            said = paths.uris(self._tasks[number].file.file_path)
-            uris.extend(said)
+            said = self._hashes_of(number)
+            hashes.extend(said)
             rows.extend([number] * len(said))
         tasks = [self._tasks[row] for row in rows]
         made: dict[str, Any] = {
-            _URI: arrow.array(uris, pa.string()),
+            _HASH: arrow.array(hashes, pa.int64()),
             FILE: arrow.array(rows, pa.int32()),
             _SEQUENCE: arrow.array([task.sequence_number for task in tasks], pa.int64()),
             _SCOPE: arrow.array([self._scope(task.file) for task in tasks], pa.int32()),
@@ -304,6 +333,9 @@ class _TaskReader:
         for field_id in constants:
             made[_constant_column(field_id)] = arrow.array(self._partition_texts(field_id, tasks), pa.string())
         return _listed(self._spark, made)
+
+    def _hashes_of(self, number: int) -> list[int]:
+        return [self._hashes[1][uri] for uri in paths.uris(self._tasks[number].file.file_path)]
 
     def _partition_texts(self, field_id: int, tasks: Iterable[FileTask]) -> list[str | None]:
         kind = self._type_of(field_id)
@@ -358,7 +390,9 @@ class _TaskReader:
     def _without_positions(self, frame: Frame, numbers: list[int]) -> Frame:
         f = self._f
         refs = self._refs(numbers, lambda file: file.content == Content.POSITION_DELETES)
-        gone = relation(self._spark, [ref.file.file_path for ref in refs], "file_path string, pos bigint")
+        gone = relation(
+            self._spark, [ref.file.file_path for ref in refs], "file_path string, pos bigint", self._storage
+        )
         # A file of other columns would read as NULLs, which take out nothing.
         lacks = f.raise_error(f.lit("A position delete file holds a row without file or position"))
         gone = gone.select(
@@ -370,27 +404,38 @@ class _TaskReader:
         gone = gone.join(listed, _PATH)
         if pairs is not None:
             gone = gone.join(pairs, [_URI, _SET])
-        gone = gone.select((f.col(FILE).cast("bigint") * _ROWS_PER_FILE + f.col(_GONE)).alias(_GONE))
+        gone = gone.select(f.col(_HASH).bitwiseXOR(f.col(_GONE)).alias(_GONE))
         if sum(ref.file.record_count for ref in refs) < _BROADCAST_ROWS:
             gone = f.broadcast(gone)
-        key = f.col(FILE).cast("bigint") * _ROWS_PER_FILE + f.col(POSITION)
+        key = self._asked_for(numbers).bitwiseXOR(f.col(POSITION))
         return frame.join(gone, key == f.col(_GONE), "left_anti")
+
+    def _asked_for(self, numbers: list[int]) -> SparkColumn:
+        """The hash of a row's file. Were it none of these files', its deleted rows would come back unnoticed."""
+        f = self._f
+        if self._numbered or len(numbers) > _MOST_LISTED:
+            # Every row's file is looked up in a list anyway, or is so later on.
+            return f.col(_HASH)
+        known = [each for number in numbers for each in self._hashes_of(number)]
+        wrong = f.raise_error(f.lit("Spark read a file that was not asked for")).cast("bigint")
+        return f.when(f.col(_HASH).isin(*known), f.col(_HASH)).otherwise(wrong)
 
     def _position_pairs(self, numbers: list[int]) -> tuple[Frame, Frame | None]:
         """The data files by path, and which delete files apply to them; None: a row's path alone tells."""
         sets: dict[tuple[str, ...], int] = {}
-        of: list[int] = []
+        of: dict[int, int] = {}
         every_one_named = True
         for number in numbers:
             refs = [ref for ref in self._tasks[number].deletes if ref.file.content == Content.POSITION_DELETES]
             every_one_named = every_one_named and all(named_file(ref.file) is not None for ref in refs)
-            of.append(sets.setdefault(tuple(ref.file.file_path for ref in refs), len(sets)))
+            of[number] = sets.setdefault(tuple(ref.file.file_path for ref in refs), len(sets))
+        spelled = [(number, each) for number in numbers for each in self._hashes_of(number)]
         listed = _listed(
             self._spark,
             {
-                _PATH: arrow.array([self._tasks[number].file.file_path for number in numbers], pa.string()),
-                FILE: arrow.array(numbers, pa.int32()),
-                _SET: arrow.array(of, pa.int32()),
+                _PATH: arrow.array([self._tasks[number].file.file_path for number, _ in spelled], pa.string()),
+                _HASH: arrow.array([each for _, each in spelled], pa.int64()),
+                _SET: arrow.array([of[number] for number, _ in spelled], pa.int32()),
             },
         )
         if every_one_named or len(sets) == 1:
@@ -448,7 +493,9 @@ class _TaskReader:
             if missing is not None:
                 raise CorruptMetadata(f"The equality delete file {path} lacks its key column {missing}")
             used = [column for column in columns if _ids((column,)) & wanted.keys()]
-            frame = relation(self._spark, [ref.file.file_path for ref in members], read_schema(used, wanted))
+            frame = relation(
+                self._spark, [ref.file.file_path for ref in members], read_schema(used, wanted), self._storage
+            )
             frame = frame.select("*", f.col("_metadata.file_path").alias(_URI))
             frame = frame.join(self._list_deletes(members), _URI, "left")
             project = Projection(columns, path, {})
@@ -475,8 +522,8 @@ def _known(column: str) -> SparkColumn:
     """A column of a list of files, which must have named every file that was read."""
     from pyspark.sql import functions
 
-    unknown = functions.concat(functions.lit("Spark read a file that was not asked for: "), functions.col(_URI))
-    return functions.coalesce(functions.col(column), functions.raise_error(unknown)).alias(column)
+    unknown = functions.raise_error(functions.lit("Spark read a file that was not asked for"))
+    return functions.coalesce(functions.col(column), unknown).alias(column)
 
 
 def _constant_column(field_id: int) -> str:

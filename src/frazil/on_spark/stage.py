@@ -54,6 +54,7 @@ from frazil.format.storage import Storage, is_local, local_path, make_folder
 from frazil.model import Content, DataFile
 from frazil.on_spark import executor
 from frazil.on_spark.columns import condition
+from frazil.on_spark.connector import check_reachable
 from frazil.on_spark.fitting import conform_frame
 from frazil.on_spark.placing import s3_options
 from frazil.on_spark.session import Frame, Session, held, session_of, setting, translated
@@ -457,6 +458,7 @@ def _sync_folder(folder: str) -> None:
 def _new_folder(job: _Job) -> Iterator[_Folder]:
     # Fresh randomness for each write (rule P13), at the place that the table's location provider chooses.
     path = job.layout.locations.new_data_location(job.runtime.new_hex(), None)
+    check_reachable(job.spark, path, job.storage)
     if path.startswith("memory:"):
         raise Unsupported(
             "Spark's executors cannot reach the files of a memory:// lake", advice="Write Arrow rows to it"
