@@ -29,11 +29,11 @@ $(READY): pyproject.toml uv.lock .ci/setup
 	@touch $@
 
 .PHONY: demo
-demo: $(READY) ## Race 12 writer processes on one table and prove that nothing was lost
+demo: $(READY) ## Run a pipeline of PySpark jobs on one table and check it row by row (needs Java 17+)
 	@$(BIN)/frazil demo $(ARGS)
 
 .PHONY: test
-test: $(READY) check unit races ## Lint, types, import rules, then every test that needs nothing but Python
+test: $(READY) check unit races spark ## Lint, types, import rules, then the tests (those of Spark where there is a Java)
 
 .PHONY: check
 check: $(READY) ## Only the static checks
@@ -50,6 +50,14 @@ unit: $(READY) ## Only the unit, contract and surface tests
 .PHONY: races
 races: $(READY) ## Only the races of real processes; each takes the whole machine, so one at a time
 	$(BIN)/pytest -m "not interop and not slow" tests/concurrency $(ARGS)
+
+.PHONY: spark
+spark: $(READY) ## Only the tests of Spark (needs Java 17+): on this machine, and some on real executors and Spark Connect
+	@if .ci/java-check; then \
+	  $(BIN)/pytest -n $(JOBS) --dist loadfile -m "not slow" tests/spark $(ARGS); \
+	  FRAZIL_TEST_SPARK=cluster $(BIN)/pytest -m "everywhere and not slow" tests/spark $(ARGS); \
+	  FRAZIL_TEST_SPARK=connect $(BIN)/pytest -m "everywhere and not slow" tests/spark $(ARGS); \
+	else echo "The tests of Spark were left out."; fi
 
 .PHONY: interop
 interop: $(READY) ## Read, write and race the same tables with Iceberg Java (needs a JDK 17+ and Maven)

@@ -391,3 +391,27 @@ def test_a_full_disk_loses_nothing_and_says_so() -> None:
     assert "same files: True" in out
     assert "rows: 1 1" in out
     assert "after: 2" in out
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        lambda table: table.delete("id = 3"),
+        lambda table: table.update({"name": "'x'"}, where="id = 3"),
+        lambda table: table.upsert([{"id": 3, "name": "x"}], mode="position"),
+        lambda table: table.compact(options={"min-input-files": "1"}),
+    ],
+    ids=["delete", "update", "upsert", "compact"],
+)
+def test_more_than_one_process_should_read_is_refused(tmp_path: Path, verb: Callable[[frazil.Table], object]) -> None:
+    with frazil.connect(str(tmp_path / "lake")) as lake:
+        lake.create_namespace("shop")
+        table = lake.create_table(
+            "shop.t", "id bigint not null, name string", keys=["id"], properties={"frazil.arrow.max-bytes": "100"}
+        )
+        table.append([{"id": n, "name": "a"} for n in range(10)])
+        with pytest.raises(frazil.Unsupported, match="Run it on Spark"):
+            verb(table)
+        table.set_properties({"frazil.arrow.max-bytes": "1000000"})
+        verb(table)
+        assert len(table.history()) == 2

@@ -46,6 +46,7 @@ def compact(view: View, settings: Settings, where: Filter | None = None) -> Writ
     how = packing(view, settings)
     with Draft(view, replace(settings, options=how.for_files)) as draft:
         for group in groups_of(chosen_files(view, where), how, lambda task: _has_deletes(task, draft.reading)):
+            view.check_size(group, "compact")
             for task in group:
                 draft.remove(task)
             draft.copy(_rows(group, draft.reading), group[0].file, is_sorted=len(group) == 1)

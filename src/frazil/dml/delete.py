@@ -22,7 +22,9 @@ def delete(view: View, where: Filter, settings: Settings, mode: Mode) -> Write:
 def take_out_matching(draft: Draft, where: Filter, mode: Mode) -> int:
     """Take out every row that the filter selects; returns how many there were."""
     count = 0
-    for task in draft.view.tasks(where):
+    tasks = draft.view.tasks(where)
+    draft.view.check_size((task for task in tasks if task.residual is not None), "delete")
+    for task in tasks:
         rows = matching_positions(task, draft.reading)
         draft.take_out(task, rows, mode)
         count += len(rows)

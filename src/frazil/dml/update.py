@@ -37,7 +37,9 @@ def _changed(
     draft: Draft, where: Filter, new_values: Assignments, found: list[tuple[FileTask, BitMap64]]
 ) -> Iterator[pa.RecordBatch]:
     """The matching rows with their new values; ``found`` is told where they were."""
-    for task in draft.view.tasks(where):
+    tasks = draft.view.tasks(where)
+    draft.view.check_size(tasks, "update")
+    for task in tasks:
         rows = BitMap64()
         for batch, numbers in rows_with_positions(task, draft.reading):
             rows |= bitmap(numbers)

@@ -97,7 +97,9 @@ def _by_looking(draft: Draft, incoming: _Incoming, count: int, mode: UpsertMode)
     reading = draft.narrowed(incoming.key_schema)
     there: list[pa.RecordBatch] = []
     replaced = 0
-    for task in view.tasks(where):
+    tasks = view.tasks(where)
+    view.check_size(tasks, "upsert")
+    for task in tasks:
         rows = bitmap(_found(task, reading, keys, there))
         draft.take_out(task, rows, how, keys)
         if rows:

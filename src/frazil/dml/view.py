@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from pyiceberg.schema import Schema
 
 from frazil.commit.operations import Base, OnDeleted
+from frazil.errors import InvalidInput, Unsupported
 from frazil.format.filters import Filter
 from frazil.format.metadata import TableMetadata
 from frazil.format.storage import Storage
@@ -20,6 +21,9 @@ from frazil.runtime import Runtime
 Mode = Literal["merge-on-read", "copy-on-write"]
 MERGE_ON_READ: Mode = "merge-on-read"
 COPY_ON_WRITE: Mode = "copy-on-write"
+GIB = 1 << 30
+MAX_BYTES = "frazil.arrow.max-bytes"
+"""The table property that says how much a verb may read in this process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +58,30 @@ class View:
         """The files that may hold rows the filter selects, with all that a manifest says of them."""
         return plan(self.metadata, self.snapshot, where, self.storage, all_statistics=True).tasks
 
+    def check_size(self, tasks: Iterable[FileTask], verb: str) -> None:
+        """Raises Unsupported when these are more bytes than one process should read for a verb."""
+        total = sum(task.file.file_size_in_bytes for task in tasks)
+        limit = _limit(self.metadata)
+        if total > limit:
+            raise Unsupported(
+                f"{verb}() would read {total / GIB:.1f} GiB of {self.table} in this process",
+                evidence=f"The limit is {limit / GIB:.1f} GiB",
+                advice="Run it on Spark: connect(…, spark=frazil.spark()) or engine='spark'. Or narrow where, or set "
+                f"the table property {MAX_BYTES}",
+            )
+
     def reading(self, schema: Schema | None = None) -> Reading:
         """For rows in the current schema, or in a part of it."""
         return Reading.of(self.storage, self.metadata, self.schema if schema is None else schema)
+
+
+def _limit(metadata: TableMetadata) -> int:
+    text = metadata.properties.get(MAX_BYTES)
+    if text is None:
+        return 32 * GIB
+    if not text.isdigit():
+        raise InvalidInput(f"The table property {MAX_BYTES} must be a whole number, not {text!r}")
+    return int(text)
 
 
 @dataclass(frozen=True, slots=True)

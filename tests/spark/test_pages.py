@@ -1,0 +1,25 @@
+"""The examples of the pages about Spark, run on the test session."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark.conftest import KIND
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "spark.md"
+
+
+@pytest.mark.skipif(KIND != "local", reason="foreachBatch runs in this process on classic Spark only")
+def test_the_examples_of_the_page_about_spark_run(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"^```python no-run\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    found: dict[str, Any] = {"__name__": "__example__"}
+    exec(compile("\n".join(blocks), str(PAGE), "exec"), found)
+    events = found["events"]
+    assert events.scan(where="user_id = 7").count() == 0
+    assert events.scan(where="note = 'changed'").count() == 10
+    assert events.scan(where="note = 'streamed'").count() >= 10
