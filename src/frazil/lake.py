@@ -94,7 +94,9 @@ def open_by_options(options: Mapping[str, str]) -> Table:
             advice='Say .option("lake", "postgresql://…") and .load("shop.events") or .save("shop.events")',
         )
     if uri.startswith("memory:"):
-        raise Unsupported("A memory:// lake lives in one process, and Spark's workers are others", advice="Use a folder")
+        raise Unsupported(
+            "A memory:// lake lives in one process, and Spark's workers are others", advice="Use a folder"
+        )
     lake = connect(
         uri,
         warehouse=options.get("warehouse"),

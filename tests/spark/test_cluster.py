@@ -41,3 +41,8 @@ def run(program: str, *arguments: str) -> str:
 def test_trap_8_executors_need_pyarrow_and_nothing_else(tmp_path: Path) -> None:
     python = bare_python(tmp_path / "bare")
     assert run("cluster_program", str(tmp_path / "lake"), str(python)).endswith("done\n")
+
+
+@pytest.mark.slow
+def test_p33_tasks_that_fail_dawdle_or_die_leave_exact_rows_and_no_file(tmp_path: Path) -> None:
+    assert run("failing_program", str(tmp_path), sys.executable).endswith("done\n")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import sys
 import uuid
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
@@ -15,11 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import functions as F
 
 import frazil
-from frazil.on_spark.session import is_connect
+from frazil.format.storage import local_path
+from frazil.on_spark import stage
+from spark.conftest import KIND
 from spark.rows import canonical, same_rows
 
 arrow: Any = pa
@@ -75,7 +78,7 @@ HOSTILE: dict[str, dict[str, str]] = {
     },
     "tiny parts": {
         f"{FILES}.maxRecordsPerFile": "2",
-        f"{FILES}.maxPartitionBytes": "1",
+        f"{FILES}.maxPartitionBytes": "2000",
         f"{FILES}.openCostInBytes": "0",
         f"{SQL}.shuffle.partitions": "3",
     },
@@ -313,3 +316,114 @@ def test_writes_are_equal_under_each_setting(
     lake: frazil.Lake, spark: Any, wanted: Any, nested: bool, name: str
 ) -> None:
     run_everything(lake, spark, wanted, nested, HOSTILE[name])
+
+
+# Traps that are not tested beside the code that avoids them
+
+
+@pytest.mark.skipif(KIND == "connect", reason="a client of Spark Connect cannot ask which tasks were run")
+def test_trap_1_many_files_are_listed_by_few_tasks(lake: frazil.Lake, spark: Any) -> None:
+    """One task for each path: 10,000 files take 19 s to be listed."""
+    table = lake.create_table("shop.t", "id bigint", partition_by=["id"])
+    table.append(arrow.table({"id": list(range(40))}))
+    context = spark.sparkContext
+    context.setJobGroup("frazil-listing", "")
+    try:
+        assert table.scan().to_spark(spark).columns == ["id"]
+    finally:
+        context.setLocalProperty("spark.jobGroup.id", None)
+    tracker = context.statusTracker()
+    jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup("frazil-listing")]
+    tasks = [tracker.getStageInfo(stage).numTasks for job in jobs for stage in job.stageIds]
+    assert tasks
+    assert max(tasks) <= 8
+
+
+def test_trap_5_timestamps_are_written_in_microseconds(lake: frazil.Lake, spark: Any) -> None:
+    """Spark writes INT96 unless it is told otherwise, which Iceberg does not know."""
+    table = lake.create_table("shop.t", "id bigint, ts timestamp, local timestamp_ntz")
+    for kind in ("INT96", "TIMESTAMP_MILLIS"):
+        with settings(spark, {f"{PARQUET}.outputTimestampType": kind}):
+            table.append(
+                spark.range(3).selectExpr(
+                    "id", "timestamp_micros(id * 1000001) as ts", "timestamp_ntz'1500-01-01 00:00:00.123456' as local"
+                )
+            )
+            assert spark.conf.get(f"{PARQUET}.outputTimestampType") == kind
+    for file in table.scan().files():
+        footer = pq.read_schema(local_path(file.path))
+        assert (footer.field("ts").type, footer.field("local").type) == (pa.timestamp("us", "UTC"), pa.timestamp("us"))
+        columns = pq.read_metadata(local_path(file.path)).row_group(0)
+        assert {columns.column(at).physical_type for at in range(columns.num_columns)} == {"INT64"}
+    same_rows(table, spark)
+
+
+@pytest.mark.parametrize("made", ["false", "true"])
+def test_trap_6_a_flag_flipped_before_the_frame_is_run(lake: frazil.Lake, spark: Any, made: str) -> None:
+    """Spark looks at the flag when it reads: a renamed column would be NULL without a word."""
+    table = lake.create_table("shop.t", "id bigint, a bigint")
+    table.append(arrow.table({"id": [1, 2], "a": [10, 20]}))
+    table.rename_column("a", "b")
+    table.append(arrow.table({"id": [3], "b": [30]}))
+    with settings(spark, {f"{PARQUET}.fieldId.read.enabled": made}):
+        frame = table.scan(where="b > 10").to_spark(spark)
+    run = "true" if made == "false" else "false"
+    with settings(spark, {f"{PARQUET}.fieldId.read.enabled": run, f"{PARQUET}.fieldId.read.ignoreMissing": run}):
+        assert canonical(frame.toArrow()) == ["(2, 20)", "(3, 30)"]
+
+
+def test_trap_10_workers_run_this_python(spark: Any) -> None:
+    """Spark takes the Python that it finds on PATH, which need not have pyarrow."""
+
+    def which(batches: Any) -> Any:
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict({"python": [sys.executable]})
+
+    assert {row["python"] for row in spark.range(1).mapInArrow(which, "python string").collect()} == {sys.executable}
+
+
+# Rules
+
+
+@pytest.mark.parametrize("mode", ["merge-on-read", "copy-on-write"])
+def test_p37_a_file_deleted_behind_our_back_stops_every_verb(lake: frazil.Lake, spark: Any, mode: Any) -> None:
+    table = lake.create_table("shop.t", "id bigint not null, n bigint", keys=["id"], partition_by=["id"])
+    table.append(arrow.table({"id": [1, 2, 3], "n": [1, 2, 3]}))
+    Path(local_path(table.scan(where="id = 2").files()[0].path)).unlink()
+    snapshot = table.snapshot()
+    source = spark.createDataFrame([(2, 5)], "id bigint, n bigint")
+    lenient = {**HOSTILE["lenient"], f"{SQL}.sources.parallelPartitionDiscovery.threshold": "0"}
+    with settings(spark, lenient):
+        for verb in (
+            lambda: table.delete("n > 1", mode=mode, engine="spark"),
+            lambda: table.update({"n": "n + 1"}, mode=mode, engine="spark"),
+            lambda: table.merge(source, on=["id"], mode=mode).when_matched_update_all().execute(),
+            lambda: table.upsert(source, mode="position" if mode == "merge-on-read" else mode),
+        ):
+            with pytest.raises(frazil.StorageError):
+                verb()
+    assert table.snapshot() == snapshot
+
+
+def test_p33_a_write_that_does_not_say_it_is_complete_is_refused(
+    lake: frazil.Lake, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = lake.create_table("shop.t", "id bigint")
+    monkeypatch.setitem(stage._COMMIT, "mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
+    with pytest.raises(frazil.StorageError, match="without a word that it is complete"):
+        table.append(spark.range(5))
+    assert table.snapshot() is None
+    assert not list(Path(local_path(table.location)).glob("**/*.parquet"))
+
+
+def test_p36_pyiceberg_reads_what_was_upserted_by_position_or_compacted(lake: frazil.Lake, spark: Any) -> None:
+    table = lake.create_table("shop.t", "id bigint not null, n bigint", keys=["id"])
+    table.append(spark.range(5).selectExpr("id", "id as n"))
+    source = spark.range(2, 8).selectExpr("id", "id * 10 as n")
+    table.upsert(source, mode="position")
+    assert table.pyiceberg().scan().to_arrow().num_rows == 8
+    table.upsert(source, mode="equality")
+    with pytest.raises(ValueError, match="equality deletes"):
+        table.pyiceberg().scan().to_arrow()
+    table.compact(engine="spark", options={"min-input-files": "1"})
+    assert table.pyiceberg().scan().to_arrow().num_rows == 8

@@ -94,7 +94,7 @@ def test_a_row_met_twice_is_refused(stock: frazil.Table, spark: Any) -> None:
     assert done.rows_deleted >= 1
 
 
-def test_a_source_that_changes_from_run_to_run_is_run_once(stock: frazil.Table, spark: Any) -> None:
+def test_p34_a_source_that_changes_from_run_to_run_is_run_once(stock: frazil.Table, spark: Any) -> None:
     """Rule P34. Without it: rows are deleted by one run of the source and inserted by another."""
     moving = spark.range(0, 40).select("id", F.lit(1).alias("n"), F.lit("m").alias("note")).where(F.rand() < 0.5)
     before = found(stock)

@@ -193,7 +193,7 @@ def test_every_type_comes_out_as_it_does_from_arrow(tmp_path: Path, spark: Any, 
         assert multiset(frame.toArrow()) == expected
 
 
-def test_no_setting_makes_lost_rows_of_lost_files(tmp_path: Path, spark: Any) -> None:
+def test_p37_no_setting_makes_lost_rows_of_lost_files(tmp_path: Path, spark: Any) -> None:
     lenient = {"spark__sql__files__ignoreMissingFiles": "true", "spark__sql__files__ignoreCorruptFiles": "true"}
     table = Written(tmp_path, [Schema(optional(1, "id", LongType()))])
     table.commit(*(table.data([{"id": number}]) for number in range(3)))
@@ -226,7 +226,7 @@ def evolved(tmp_path: Path, *schemas: Schema) -> Written:
     return Written(tmp_path, [Schema(*each.fields, schema_id=i) for i, each in enumerate(schemas)])
 
 
-def test_a_name_that_meant_another_column_once(tmp_path: Path, spark: Any) -> None:
+def test_trap_2_a_name_that_meant_another_column_once(tmp_path: Path, spark: Any) -> None:
     old = Schema(ID, optional(2, "a", LongType()))
     new = Schema(ID, optional(2, "b", LongType()), optional(3, "a", LongType()))
     table = evolved(tmp_path, old, new)
@@ -324,7 +324,7 @@ def test_names_that_files_spell_otherwise(spark: Any, lake: frazil.Lake) -> None
 
 
 @pytest.mark.parametrize("many", [False, True])
-def test_files_without_ids_are_read_by_name_mapping(
+def test_trap_3_files_without_ids_are_read_by_name_mapping(
     tmp_path: Path, spark: Any, many: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(file_columns, "_BY_DRIVER", 0 if many else 200)
@@ -594,7 +594,7 @@ def test_an_empty_table_keeps_its_columns(spark: Any, lake: frazil.Lake) -> None
 
 
 @pytest.mark.parametrize("name", ["a b", "100% [x]{y,z}*?", "é\u00a0#&+=;,@!~'()$^`|<>\"", "back\\slash", "a:b", "%20"])
-def test_any_location(tmp_path: Path, spark: Any, name: str) -> None:
+def test_trap_4_any_location(tmp_path: Path, spark: Any, name: str) -> None:
     root = tmp_path / name
     root.mkdir()
     for prefix in ("", "file://"):

@@ -74,7 +74,8 @@ def test_every_type(lake: frazil.Lake, spark: Any) -> None:
     )
     row = {
         "b": True, "i": 1, "l": 2**40, "f": 0.5, "d": float("nan"), "dec": Decimal("1.250"), "s": "é", "y": b"\x00\xff",
-        "da": dt.date(1900, 1, 1), "ts": dt.datetime(2026, 7, 1, 12, tzinfo=dt.UTC), "tn": dt.datetime.fromisoformat("1950-01-01"),
+        "da": dt.date(1900, 1, 1), "ts": dt.datetime(2026, 7, 1, 12, tzinfo=dt.UTC),
+        "tn": dt.datetime.fromisoformat("1950-01-01"),
         "a": ["x", None], "m": {"k": 1, "n": None}, "st": {"x": None, "y": [dt.date(2026, 1, 1)]},
     }  # fmt: skip
     table.append([row, dict.fromkeys(row)])

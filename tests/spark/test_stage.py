@@ -252,7 +252,7 @@ def test_an_empty_frame_leaves_nothing(spark: Any, make: Any) -> None:
 
 
 @pytest.mark.parametrize("frame", ["range(0)", "empty", "filtered"])
-def test_an_empty_frame_through_sparks_writer(spark: Any, make: Any, frame: str) -> None:
+def test_p32_an_empty_frame_through_sparks_writer(spark: Any, make: Any, frame: str) -> None:
     made = make("id bigint", partition_by=["bucket(4, id)"] if frame == "empty" else [])
     frames = {
         "range(0)": lambda: spark.range(0),
@@ -268,7 +268,7 @@ def cut(text: str | None) -> str | None:
     return None if text is None else text[:3]
 
 
-def test_hard_partition_values(spark: Any, make: Any) -> None:
+def test_p32_hard_partition_values(spark: Any, make: Any) -> None:
     made = make("id bigint, p string, q string", partition_by=["p", "truncate(3, q)"])
     texts = ["", None, "__HIVE_DEFAULT_PARTITION__", "a/b=c", "é" * 300, "𝄞" * 500, "%20", " ", ".", ".."]
     rows = [(number, p, q) for number, (p, q) in enumerate((p, q) for p in texts for q in texts)]
@@ -484,7 +484,7 @@ def test_a_failing_job_leaves_nothing(spark: Any, make: Any, extra: str) -> None
     assert not made.folders_left()
 
 
-def test_an_unknown_committer_is_not_trusted(spark: Any, make: Any) -> None:
+def test_p33_an_unknown_committer_is_not_trusted(spark: Any, make: Any) -> None:
     made = make("id bigint, p int", partition_by=["p"])
     with settled(spark, {"spark.sql.parquet.output.committer.class": UNKNOWN_COMMITTER}):
         staged = made.stage(spark.range(100).selectExpr("id", "cast(id % 2 as int) p"))
@@ -492,7 +492,7 @@ def test_an_unknown_committer_is_not_trusted(spark: Any, make: Any) -> None:
     assert {file.partition for file in staged.files} == {(0,), (1,)}
 
 
-def test_types_are_asserted_on_the_files(spark: Any, make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_p38_types_are_asserted_on_the_files(spark: Any, make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     made = make("ts timestamp")
     monkeypatch.setattr(staging, "_HELD", {})
     frame = spark.range(1).selectExpr("timestamp'2020-01-01 00:00:00' ts")
@@ -510,7 +510,7 @@ def test_many_footers_are_read_on_executors(spark: Any, make: Any, monkeypatch: 
     assert made.stage(spark.range(1000)).rows == 1000
 
 
-def test_files_of_other_attempts_are_not_accepted(spark: Any, make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_p33_files_of_other_attempts_are_not_accepted(spark: Any, make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     made = make("id bigint, tags array<string>")
     write = staging._write_with_arrow
 
@@ -525,7 +525,7 @@ def test_files_of_other_attempts_are_not_accepted(spark: Any, make: Any, monkeyp
     assert made.files_left() == sorted(local_path(file.file_path) for file in staged.files)
 
 
-def test_a_lost_file_is_noticed(spark: Any, make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_p38_a_lost_file_is_noticed(spark: Any, make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     made = make("id bigint")
     monkeypatch.setattr(staging, "_is_written", lambda inside: inside.startswith("part-00000"))
     with pytest.raises(frazil.StorageError, match="Spark counted 100 rows"):

@@ -169,7 +169,7 @@ def _expected(value: Any, text: str, kind: PrimitiveType) -> Any:
 
 @pytest.mark.parametrize("settings", HOSTILE, ids=["ansi", "foreign"])
 @pytest.mark.parametrize(("kind", "values", "transforms"), CASES, ids=[str(case[0]) for case in CASES])
-def test_transforms_agree_with_pyiceberg(
+def test_trap_7_transforms_agree_with_pyiceberg(
     spark: Any, settings: dict[str, str], kind: PrimitiveType, values: list[Any], transforms: list[str]
 ) -> None:
     from pyspark.sql import functions as F
@@ -194,7 +194,7 @@ def test_transforms_agree_with_pyiceberg(
         assert len(set(texts)) == len({repr(want) for want in wanted})
 
 
-def test_the_text_of_a_partition_is_injective(spark: Any) -> None:
+def test_p32_the_text_of_a_partition_is_injective(spark: Any) -> None:
     from pyspark.sql import functions as F
 
     texts = ["", None, "n", "_", "a_b", "a", "b", "A", "x", "é", "x" * 300, "x" * 299 + "y"]

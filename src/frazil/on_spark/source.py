@@ -4,9 +4,9 @@
     rows on executors ─▶ files ─▶ one message a task ─▶ one commit on the driver
 
 It is Spark's Python Data Source API (4.0 and later). Files are read and written by the Arrow engine, the very same code
-as without Spark, inside Python workers: they need Frazil installed. The first door, ``scan().to_spark()`` and the verbs,
-does not, and leaves rows to Spark's own Parquet reader and writer. This module is imported only once somebody asks for the door, as its classes have PySpark's as
-bases.
+as without Spark, inside Python workers: they need Frazil installed. The first door, ``scan().to_spark()`` and the
+verbs, does not, and leaves rows to Spark's own Parquet reader and writer. This module is imported only once somebody
+asks for the door, as its classes have PySpark's as bases.
 """
 
 from __future__ import annotations

@@ -275,7 +275,8 @@ def _cancelled(found: Difference, reading: Reading) -> dict[str, BitMap64]:
 def _digests(task: FileTask, reading: Reading) -> Iterator[tuple[bytes, int]]:
     for batch, numbers in rows_with_positions(task, reading):
         columns = [_plain_values(column) for column in batch.columns]
-        for position, row in zip(numbers.to_pylist(), zip(*columns, strict=True), strict=True):
+        places: Any = numbers.to_pylist()
+        for position, row in zip(places, zip(*columns, strict=True), strict=True):
             yield hashlib.blake2b(repr(row).encode(errors="surrogatepass"), digest_size=16).digest(), position
 
 
@@ -435,4 +436,5 @@ def _with_facts(batch: pa.RecordBatch, kind: str, step: Step, schema: pa.Schema)
         arrow.repeat(arrow.scalar(step.ordinal, pa.int32()), count),
         arrow.repeat(arrow.scalar(step.snapshot.snapshot_id, pa.int64()), count),
     ]
-    return arrow.RecordBatch.from_arrays([*batch.columns, *facts], schema=schema)
+    made: pa.RecordBatch = arrow.RecordBatch.from_arrays([*batch.columns, *facts], schema=schema)
+    return made
