@@ -8,11 +8,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.spark.test_scan import plain
-from tests.unit.test_changes import grown, now, rows
 
 import frazil
 from frazil.read.changes import DELETE, INSERT, ORDINAL, SNAPSHOT, TYPE
+from spark.test_scan import plain
+from unit.test_changes import grown, now, rows
 
 # PySpark leaves the sockets that rows came through to the garbage collector.
 pytestmark = [
@@ -77,7 +77,7 @@ def test_types_of_the_three_columns(lake: frazil.Lake, spark: Any) -> None:
 def test_rows_that_another_engine_copied_are_no_changes(lake: frazil.Lake, spark: Any) -> None:
     table = lake.create_table("shop.t", "id bigint, x double, tags array<string>, m map<string, int>")
     same = {"id": 1, "x": -0.0, "tags": ["p", None], "m": {"a": 1, "b": None}}
-    nan = {"id": 1, "x": float("nan"), "tags": None, "m": {}}
+    nan: dict[str, Any] = {"id": 1, "x": float("nan"), "tags": None, "m": {}}
     table.append([same, same, nan, {"id": 2, "x": 0.0, "tags": None, "m": None}])
     first = now(table)
     table.pyiceberg().delete("id = 2")

@@ -47,7 +47,7 @@ def rows(spark: Any, start: int, end: int) -> Any:
     )
 
 
-Verb = Callable[[frazil.Table, Any, str], frazil.Commit]
+Verb = Callable[[frazil.Table, Any, Any], frazil.Commit]
 
 
 def given(frame: Any, engine: str) -> Any:

@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql.pandas.types import from_arrow_schema
 
 import frazil
 from frazil.format.storage import local_path
@@ -255,11 +256,27 @@ def test_p37_reads_are_equal_whatever_the_session_says(readable: frazil.Table, s
 # The verbs
 
 
+def for_spark(made: pa.Table) -> pa.Table:
+    """Types that Spark lacks, as it has them instead: text for a uuid, microseconds for a time of day."""
+    for at, name in enumerate(made.column_names):
+        if name == "u":
+            texts = [None if each is None else str(uuid.UUID(bytes=each)) for each in made.column(at).to_pylist()]
+            made = made.set_column(at, name, arrow.array(texts, pa.string()))
+        elif name == "t":
+            made = made.set_column(at, name, made.column(at).cast(pa.int64()))
+    return made
+
+
+def frame(spark: Any, made: pa.Table) -> Any:
+    found = for_spark(made)
+    return spark.createDataFrame(found, from_arrow_schema(found.schema, prefer_timestamp_ntz=True))
+
+
 def everything(table: frazil.Table, spark: Any, nested: bool, engine: Any) -> list[tuple[int, ...]]:
     """Every verb once; returns what each said that it did. A merge is run by Spark in any case."""
 
     def given(made: pa.Table) -> Any:
-        return spark.createDataFrame(made) if engine == "spark" else made
+        return frame(spark, made) if engine == "spark" else made
 
     done = [
         table.append(given(_today(rows(100, 120, nested), "new"))),
@@ -273,7 +290,7 @@ def everything(table: frazil.Table, spark: Any, nested: bool, engine: Any) -> li
         table.upsert(given(_today(rows(20, 35, nested), "up")), mode="equality"),
         table.upsert(given(_today(rows(95, 110, nested), "up2")), mode="position"),
         table.overwrite(given(_today(rows(0, 5, nested, s="é😀"), "over")), where="s = 'é😀'"),
-        table.merge(spark.createDataFrame(_today(rows(25, 130, nested), "source")), on="target.id = source.id")
+        table.merge(for_spark(_today(rows(25, 130, nested), "source")), on="target.id = source.id")
         .when_matched_delete("source.id % 5 = 0 and target.ts < '2000-01-01'")
         .when_matched_update({"d": "source.d + 1", "ts": "source.ts", "s": "concat(target.s, 'm')"})
         .when_not_matched_insert_all()
@@ -387,15 +404,16 @@ def test_trap_10_workers_run_this_python(spark: Any) -> None:
 
 @pytest.mark.parametrize("mode", ["merge-on-read", "copy-on-write"])
 def test_p37_a_file_deleted_behind_our_back_stops_every_verb(lake: frazil.Lake, spark: Any, mode: Any) -> None:
-    table = lake.create_table("shop.t", "id bigint not null, n bigint", keys=["id"], partition_by=["id"])
-    table.append(arrow.table({"id": [1, 2, 3], "n": [1, 2, 3]}))
-    Path(local_path(table.scan(where="id = 2").files()[0].path)).unlink()
+    table = lake.create_table("shop.t", "id bigint not null, n bigint", keys=["id"])
+    for start in (0, 3, 6):
+        table.append(arrow.table({"id": list(range(start, start + 3)), "n": [start, start + 1, start + 2]}))
+    Path(local_path(table.scan(where="id = 4").files()[0].path)).unlink()
     snapshot = table.snapshot()
-    source = spark.createDataFrame([(2, 5)], "id bigint, n bigint")
+    source = spark.createDataFrame([(4, 5)], "id bigint, n bigint")
     lenient = {**HOSTILE["lenient"], f"{SQL}.sources.parallelPartitionDiscovery.threshold": "0"}
     with settings(spark, lenient):
         for verb in (
-            lambda: table.delete("n > 1", mode=mode, engine="spark"),
+            lambda: table.delete("n in (1, 4)", mode=mode, engine="spark"),
             lambda: table.update({"n": "n + 1"}, mode=mode, engine="spark"),
             lambda: table.merge(source, on=["id"], mode=mode).when_matched_update_all().execute(),
             lambda: table.upsert(source, mode="position" if mode == "merge-on-read" else mode),
@@ -416,7 +434,7 @@ def test_p33_a_write_that_does_not_say_it_is_complete_is_refused(
     assert not list(Path(local_path(table.location)).glob("**/*.parquet"))
 
 
-def test_p36_pyiceberg_reads_what_was_upserted_by_position_or_compacted(lake: frazil.Lake, spark: Any) -> None:
+def test_p36_pyiceberg_reads_what_was_upserted_by_position(lake: frazil.Lake, spark: Any) -> None:
     table = lake.create_table("shop.t", "id bigint not null, n bigint", keys=["id"])
     table.append(spark.range(5).selectExpr("id", "id as n"))
     source = spark.range(2, 8).selectExpr("id", "id * 10 as n")
@@ -425,5 +443,3 @@ def test_p36_pyiceberg_reads_what_was_upserted_by_position_or_compacted(lake: fr
     table.upsert(source, mode="equality")
     with pytest.raises(ValueError, match="equality deletes"):
         table.pyiceberg().scan().to_arrow()
-    table.compact(engine="spark", options={"min-input-files": "1"})
-    assert table.pyiceberg().scan().to_arrow().num_rows == 8

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 import frazil
 from spark.rows import same_rows
 
-MODES = ["merge-on-read", "copy-on-write"]
+MODES: list[Any] = ["merge-on-read", "copy-on-write"]
 
 
 @pytest.fixture

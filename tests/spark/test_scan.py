@@ -41,7 +41,6 @@ from pyiceberg.types import (
     TimeType,
     UUIDType,
 )
-from tests.unit.written import Written
 
 import frazil
 from frazil.errors import CorruptMetadata, InvalidInput, StorageError, Unsupported
@@ -49,6 +48,7 @@ from frazil.format.storage import Storage
 from frazil.on_spark import file_columns, paths
 from frazil.on_spark.scan import FILE, POSITION, read_tasks, relation, scan_to_spark
 from frazil.read.scan import Scan
+from unit.written import Written
 
 # PySpark leaves the sockets that rows came through to the garbage collector.
 pytestmark = [

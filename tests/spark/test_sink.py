@@ -26,7 +26,8 @@ def batch(spark: Any, first: int, count: int = 10) -> Any:
 
 
 def numbers(table: frazil.Table) -> list[int]:
-    return sorted(table.scan().to_arrow()["n"].to_pylist())
+    found: list[Any] = table.scan().to_arrow()["n"].to_pylist()
+    return sorted(found)
 
 
 @pytest.fixture

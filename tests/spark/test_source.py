@@ -11,10 +11,10 @@ from uuid import UUID
 
 import pyarrow as pa
 import pytest
-from tests.spark.test_scan import plain
-from tests.unit.test_changes import now, rows
 
 import frazil
+from spark.test_scan import plain
+from unit.test_changes import now, rows
 
 # PySpark leaves the sockets that rows came through to the garbage collector.
 pytestmark = [
@@ -161,7 +161,8 @@ def test_an_overwrite_is_one_commit(lake: frazil.Lake, spark: Any) -> None:
     table = lake.create_table("shop.t", DDL)
     table.append(rows(*range(10)))
     write(frame_of(spark, 1, 2, parts=2), lake, "overwrite", where="id < 5")
-    assert sorted(table.scan().to_arrow()["id"].to_pylist()) == [1, 2, 5, 6, 7, 8, 9]
+    found: list[Any] = table.scan().to_arrow()["id"].to_pylist()
+    assert sorted(found) == [1, 2, 5, 6, 7, 8, 9]
     write(frame_of(spark, 77), lake, "overwrite")
     assert table.scan().to_arrow()["id"].to_pylist() == [77]
     assert [each.operation for each in table.history()] == ["append", "overwrite", "overwrite"]

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.test_changes import now, rows
 
 import frazil
+from unit.test_changes import now, rows
 
 # PySpark leaves the sockets that rows came through to the garbage collector.
 pytestmark = [
@@ -46,7 +46,8 @@ class Stream:
             query.stop()
 
     def ids(self) -> list[int]:
-        return sorted(self.sink.scan().to_arrow()["id"].to_pylist())
+        found: list[Any] = self.sink.scan().to_arrow()["id"].to_pylist()
+        return sorted(found)
 
 
 @pytest.fixture

@@ -326,7 +326,7 @@ def test_our_record_of_copies_and_the_values_agree(lake: frazil.Lake, seed: int)
     by_value = type(found)(found.table, found.steps, found.columns, found.storage, found.metadata, lambda _: None, None)
     exact, guessed = found.to_arrow(), by_value.to_arrow()
     for ordinal in range(len(found.steps)):
-        nets = [_net(each.filter(pa.compute.equal(each[ORDINAL], ordinal))) for each in (exact, guessed)]
+        nets = [_net(each.filter(pa.compute.equal(each[ORDINAL], pa.scalar(ordinal)))) for each in (exact, guessed)]
         assert nets[0] == nets[1]
 
 
