@@ -222,7 +222,7 @@ def check(lake: frazil.Lake, write: Write, head: TableMetadata) -> int:
 
     found = head_conflicts(write, head)
     since = history(lake.storage, head, write.branch, write.base, kept)
-    _, more = row_conflicts(write, since, Looking(lake.storage, write).at(head), head)
+    _, more = row_conflicts(write, since, Looking(lake.storage, write).at(head, head), head)
     assert found == more == (), (found, more)
     return len(since.changes)
 

@@ -62,6 +62,8 @@ CATALOG = Program("FrazilInterop", "catalog")
 REST = Program("RestServer", "rest", also=("catalog/hadoop-client-*.jar",))
 SPARK = Program("", "spark")
 """No program: jars for a Spark session."""
+S3 = Program("", "s3")
+"""The same: Hadoop's connector to S3."""
 
 
 def ready(program: Program) -> Program:

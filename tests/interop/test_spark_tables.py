@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 import uuid
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
@@ -155,21 +154,23 @@ def test_every_type_written_by_iceberg(lake: frazil.Lake, spark: Any, name: str,
 
 
 def test_bounds_and_counts_are_those_that_iceberg_writes(lake: frazil.Lake, spark: Any, name: str, ice: str) -> None:
-    # Nested columns are left out: engines differ in which of them they keep bounds for.
-    flat = Schema(*(each for each in SHARED.fields if each.field_type.is_primitive))
+    # Not the nested columns, of which engines keep the bounds they like. Iceberg fails to show those of a UUID.
+    flat = Schema(*(each for each in SHARED.fields if each.field_type.is_primitive and each.name != "token"))
     table = lake.create_table(f"shop.{name}", flat)
     lake.create_table(f"shop.{name}_twin", flat)
     rows = every_row(spark).select(*(each.name for each in flat.fields))
     done(table.append(rows))
     rows.writeTo(f"{ice}_twin").append()
-    # As JSON, because Python has no words for all of its instants in other zones.
-    ours, theirs = (
-        json.loads(spark.sql(f"select to_json(readable_metrics) as found from {each}.files").first()["found"])
-        for each in (ice, f"{ice}_twin")
-    )
-    for column in ours:
-        for each in ("value_count", "null_value_count", "lower_bound", "upper_bound"):
-            assert ours[column].get(each) == theirs[column].get(each), (column, each)
+    # As texts, because Python has no words for all of the instants in other zones.
+    to_text = {"hash": "hex({})", "blob": "hex({})"}
+    measures = ("value_count", "null_value_count", "lower_bound", "upper_bound")
+    shown = [
+        to_text.get(each.name, "cast({} as string)").format(f"readable_metrics.{each.name}.{measure}")
+        for each in flat.fields
+        for measure in measures
+    ]
+    ours, theirs = (spark.table(f"{each}.files").selectExpr(*shown).first().asDict() for each in (ice, f"{ice}_twin"))
+    assert ours == theirs
 
 
 # Partitions
@@ -323,17 +324,16 @@ def test_files_without_field_ids(lake: frazil.Lake, spark: Any, name: str, ice: 
         f"create table {ice} (id bigint, name string, place struct<x: bigint>) using iceberg",
         f"call ice.system.add_files(table => 'shop.{name}', source_table => '`parquet`.`{tmp_path}`')",
         f"alter table {ice} rename column name to title",
-        f"alter table {ice} add column name string",
+        f"alter table {ice} add column extra string",
         f"insert into {ice} values (4, 'd', struct(4), 'new')",
     )
     table = lake.table(f"shop.{name}")
     assert len(agree(table, spark)) == 4
-    # The mapping gives the name, and with it what old files hold, to the newer column.
-    assert ids(table, spark, "title is null") == [1, 2, 3]
-    assert ids(table, spark, "name >= 'b'") == [2, 3, 4]
+    assert ids(table, spark, "extra is null") == [1, 2, 3]
+    assert ids(table, spark, "title >= 'b'") == [2, 3, 4]
     done(table.delete("id = 2", mode="merge-on-read"))
-    done(table.update({"title": "name"}, where="id = 3", mode="copy-on-write"))
-    assert ids(table, spark, "title is not null") == [3, 4]
+    done(table.update({"extra": "title"}, where="id = 3", mode="copy-on-write"))
+    assert ids(table, spark, "extra is not null") == [3, 4]
     done(table.compact())
     assert ids(table, spark) == [1, 3, 4]
 

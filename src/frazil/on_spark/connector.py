@@ -61,8 +61,8 @@ def connector_needed() -> Iterator[None]:
         raise Unsupported(
             "This Spark has no connector to the store of the table's files",
             evidence=said.strip(),
-            advice="For S3 add the jar org.apache.hadoop:hadoop-aws in the version of Spark's Hadoop, for instance with "
-            'spark.jars.packages when the session starts. Clusters in a cloud bring theirs. Or use engine="arrow"',
+            advice="For S3 start Spark with the jar org.apache.hadoop:hadoop-aws of its own Hadoop's version, for "
+            'instance by spark.jars.packages. Clusters in a cloud bring theirs. Or use engine="arrow"',
         ) from error
 
 

@@ -188,8 +188,11 @@ class SparkEngine:
         if is_frame(rows):
             session_of(rows)
             return rows
+        from pyspark.sql.pandas.types import from_arrow_schema
+
         table = pa.Table.from_batches(list(reader := _arrow_reader(rows)), reader.schema)
-        return self.spark.createDataFrame(table)
+        # By itself Spark takes times without a zone for times of the session's zone, which lacks some of them.
+        return self.spark.createDataFrame(table, from_arrow_schema(table.schema, prefer_timestamp_ntz=True))
 
 
 def _arrow_reader(rows: object) -> pa.RecordBatchReader:

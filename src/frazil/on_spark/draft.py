@@ -23,6 +23,9 @@ from frazil.read.plan import FileTask
 from frazil.read.positions import bitmap, rows_with_positions
 from frazil.stage.arrow import StagedFiles
 
+MOST_POSITIONS = 500_000
+"""So many row numbers come to the driver; more of them stay on the executors, and in the files they write."""
+
 
 class SparkDraft(Draft):
     """``with SparkDraft(spark, view, settings) as draft: …``. Frames of positions have the columns FILE, a number of a
@@ -81,13 +84,28 @@ class SparkDraft(Draft):
         live = self.rows(others, _one_column(self.view.schema), filtered=False).count() if others else 0
         return sum(task.file.record_count for task in plain) + int(live)
 
+    def few(self, positions: Frame) -> pa.Table | None:
+        """The positions themselves, if they are few enough for the driver; a job for each file costs more then."""
+        found: pa.Table = positions.limit(MOST_POSITIONS + 1).toArrow()
+        return found if found.num_rows <= MOST_POSITIONS else None
+
     def take_out_positions(
-        self, tasks: Sequence[FileTask], positions: Frame, mode: Mode, *, moved: bool = False
+        self,
+        tasks: Sequence[FileTask],
+        positions: Frame,
+        mode: Mode,
+        *,
+        moved: bool = False,
+        few: pa.Table | None = None,
     ) -> int:
         """Take these live rows out of their files; returns how many there were, a row named twice counted twice.
 
-        ``moved``: they live on, with other values, among the rows that come.
+        ``moved``: they live on, with other values, among the rows that come. ``few``: the same positions, where the
+        caller has them already.
         """
+        few = self.few(positions.select(FILE, POSITION)) if few is None else few
+        if few is not None:
+            return self._take_out_few(tasks, few, mode, moved=moved)
         if mode == COPY_ON_WRITE:
             return self._copy_the_rest(tasks, positions, moved=moved)
         marks = stage_marks(self.spark, positions, tasks, self.view)
@@ -108,6 +126,24 @@ class SparkDraft(Draft):
             self.adopt_moves(rows)
             self.adopt_moves(_Uncopied([tasks[number].file for number in whole], {}))
         return sum(marks.counts.values()) + marks.repeated
+
+    def _take_out_few(self, tasks: Sequence[FileTask], few: pa.Table, mode: Mode, *, moved: bool) -> int:
+        partial: list[int] = []
+        for number, rows in _by_file(few).items():
+            task = tasks[number]
+            whole = not task.deletes and len(rows) == task.file.record_count
+            if whole or mode == COPY_ON_WRITE:
+                self.remove(task)
+            else:
+                self.mark(task.file, rows)
+            if not whole:
+                partial.append(number)
+            if moved:
+                self.move(task.file.file_path, rows)
+        if partial and mode == COPY_ON_WRITE:
+            copies = self._copies(tasks, sorted(partial), self.spark.createDataFrame(few.select([FILE, POSITION])))
+            self.adopt_copies(copies.files, copies.runs)
+        return few.num_rows
 
     def _copy_the_rest(self, tasks: Sequence[FileTask], positions: Frame, *, moved: bool) -> int:
         counts = {row[FILE]: row["count"] for row in positions.groupBy(FILE).count().collect()}
@@ -185,6 +221,12 @@ def _others(task: FileTask, gone: BitMap64, draft: SparkDraft) -> Pieces:
     for batch, numbers in rows_with_positions(task, draft.reading):
         stay: Any = pa.array([number not in gone for number in numbers.to_pylist()], pa.bool_())  # type: ignore[operator]
         yield task.file.file_path, batch.filter(stay), numbers.filter(stay)
+
+
+def _by_file(positions: pa.Table) -> dict[int, BitMap64]:
+    grouped: Any = positions.group_by(FILE).aggregate([(POSITION, "list")])
+    numbers, lists = grouped[FILE].to_pylist(), grouped[f"{POSITION}_list"]
+    return {number: bitmap(rows.values) for number, rows in zip(numbers, lists, strict=True)}
 
 
 def _has_keys(task: FileTask) -> bool:

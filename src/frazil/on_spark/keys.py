@@ -57,15 +57,17 @@ class KeyFrame:
         """The key columns as Spark names them, quoted, with a dot before a field of a struct."""
         return [_quoted(self.schema, field_id) for field_id in self.field_ids]
 
-    def flat(self, frame: Frame) -> list[Any]:
-        """The key columns of a frame, under plain names."""
-        return [frame[name].alias(f"__frazil_key{at}") for at, name in enumerate(self.names)]
+    def flat(self) -> list[Any]:
+        """The key columns of any frame that has them, under plain names."""
+        from pyspark.sql import functions as F
+
+        return [F.col(name).alias(f"__frazil_key{at}") for at, name in enumerate(self.names)]
 
     def refuse_duplicates(self) -> None:
         """Rows of one call share a sequence number, so that neither of two with one key would win (rule P21)."""
         from pyspark.sql import functions as F
 
-        counted = self.frame.groupBy(*self.flat(self.frame)).agg(F.count(F.lit(1)).alias("count"))
+        counted = self.frame.groupBy(*self.flat()).agg(F.count(F.lit(1)).alias("count"))
         found = counted.where("count > 1").limit(1).collect()
         if not found:
             return
@@ -79,30 +81,34 @@ class KeyFrame:
 
     def matching(self, rows: Frame) -> Frame:
         """Those of the rows that have one of the keys."""
-        keys = self.frame.select(*self.flat(self.frame))
-        same = [rows[name].eqNullSafe(keys[f"__frazil_key{at}"]) for at, name in enumerate(self.names)]
+        from pyspark.sql import functions as F
+
+        keys = self.frame.select(*self.flat())
+        same = [F.col(name).eqNullSafe(F.col(f"__frazil_key{at}")) for at, name in enumerate(self.names)]
         condition = same[0]
         for each in same[1:]:
             condition = condition & each
         return rows.join(keys, condition, "left_semi")
 
     def distinct(self, rows: Frame) -> int:
-        return int(rows.select(*self.flat(rows)).distinct().count())
+        return int(rows.select(*self.flat()).distinct().count())
 
     def read(self) -> Read:
         """What an operation looked at that looked for these keys."""
-        flat = self.frame.select(*self.flat(self.frame))
-        return key_read(flat, self.field_ids, self.view, few=self.count <= MOST_KEYS)
+        flat = self.frame.select(*self.flat())
+        if self.count <= MOST_KEYS:
+            return read_of(flat.toArrow(), self.field_ids, self.view)
+        return range_read(flat, self.field_ids, self.view)
 
 
-def key_read(keys: Frame, field_ids: tuple[int, ...], view: View, *, few: bool) -> Read:
-    """What an operation looked at that looked for rows with one of these keys, none of which is null.
+def read_of(keys: pa.Table, field_ids: tuple[int, ...], view: View) -> Read:
+    """What an operation looked at that looked for rows with one of these keys, none of which is null."""
+    columns = _columns(keys, field_ids, view)
+    return Read(near_keys(view.schema, columns), Keys.of(field_ids, list(columns.values())))
 
-    ``few``: the keys themselves come to the driver; otherwise their range does.
-    """
-    if few:
-        columns = _columns(keys.distinct().toArrow(), field_ids, view)
-        return Read(near_keys(view.schema, columns), Keys.of(field_ids, list(columns.values())))
+
+def range_read(keys: Frame, field_ids: tuple[int, ...], view: View) -> Read:
+    """The same for more keys than the driver should hold: all rows within their range."""
     extremes = _columns(_extremes(keys), field_ids, view)
     if any(values.null_count for values in extremes.values()):
         return Read(parse_filter("false", view.schema))

@@ -9,10 +9,11 @@ The source is run once and the join is run once: everything after that reads wha
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
+import pyarrow as pa
 from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField, StructType
 
@@ -26,7 +27,7 @@ from frazil.format.filters import Filter, did_you_mean, parse_filter
 from frazil.format.schemas import match_name
 from frazil.on_spark.columns import SparkColumn, condition
 from frazil.on_spark.draft import SparkDraft
-from frazil.on_spark.keys import MOST_KEYS, key_read
+from frazil.on_spark.keys import MOST_KEYS, range_read, read_of
 from frazil.on_spark.scan import FILE, POSITION
 from frazil.on_spark.session import Frame, Session
 from frazil.on_spark.types import frame_schema, spark_type
@@ -170,8 +171,7 @@ class _Work:
     def run(self, draft: SparkDraft, mode: Mode) -> Write:
         f, plan = self._f, self._plan
         source = self._given.withColumn(ROW, f.monotonically_increasing_id()).localCheckpoint().alias(plan.source_alias)
-        count = source.count()
-        read = self._keys_read(source, count)
+        read, count = self._keys_read(source)
         tasks = self._tasks(read)
         reads = [read]
         by_source = plan.of("not matched by source")
@@ -180,13 +180,25 @@ class _Work:
             reads, tasks = [Read(everything)], self._view.tasks(everything)
         small = count <= _BROADCAST_ROWS
         matches = self._matches(draft, source, tasks, small) if tasks and count and self._looks else None
-        if matches is not None:
-            self._refuse_twice(matches)
         changed = [] if matches is None else [matches.where(f.col(CLAUSE).isNotNull())]
         if by_source and tasks:
             changed.append(self._unmet(draft, source, tasks, small).localCheckpoint())
         added = self._inserted(source, matches) if plan.of("not matched") and count else None
-        return self._finish(draft, tasks, changed, added, tuple(reads), mode)
+        few = self._look_at(draft, changed, matches)
+        return self._finish(draft, tasks, changed, added, tuple(reads), mode, few)
+
+    def _look_at(self, draft: SparkDraft, changed: list[Frame], matches: Frame | None) -> pa.Table | None:
+        """Which rows go by which clause, if they are few. Raises InvalidInput for a row that is met twice."""
+        if not changed:
+            return None
+        few = draft.few(_union([each.select(FILE, POSITION, CLAUSE) for each in changed]))
+        if few is None:
+            if matches is not None:
+                self._refuse_twice(matches)
+        elif few.group_by([FILE, POSITION]).aggregate([]).num_rows < few.num_rows:
+            self._refuse_twice(matches)
+            few = few.group_by([FILE, POSITION]).aggregate([(CLAUSE, "min")]).rename_columns([FILE, POSITION, CLAUSE])
+        return few
 
     @property
     def _looks(self) -> bool:
@@ -201,6 +213,7 @@ class _Work:
         added: Frame | None,
         reads: tuple[Read, ...],
         mode: Mode,
+        few: pa.Table | None,
     ) -> Write:
         f = self._f
         updates = [index for index, each in enumerate(self._plan.clauses) if each.action == "update"]
@@ -208,39 +221,40 @@ class _Work:
         new_rows = [each.where(f.col(CLAUSE).isin(updates)).select(*names) for each in changed] if updates else []
         if added is not None:
             new_rows.append(added)
-        staged = draft.add_frame(reduce(lambda a, b: a.unionByName(b), new_rows)) if new_rows else None
+        staged = draft.add_frame(_union(new_rows)) if new_rows else None
         written = 0 if staged is None else staged.rows
         taken = updated = 0
         if changed:
-            rows = reduce(lambda a, b: a.unionByName(b), [each.select(FILE, POSITION, CLAUSE) for each in changed])
-            counted = {each[CLAUSE]: each["count"] for each in rows.groupBy(CLAUSE).count().collect()}
+            rows = _union([each.select(FILE, POSITION, CLAUSE) for each in changed])
+            counted = _counted(rows, few)
             updated = sum(counted.get(index, 0) for index in updates)
             taken = sum(counted.values())
         if taken:
             # Had another writer taken the row away first, an insert might have come instead.
             moved = bool(updates) or added is not None
-            draft.take_out_positions(tasks, rows.select(FILE, POSITION), mode, moved=moved)
+            draft.take_out_positions(tasks, rows.select(FILE, POSITION), mode, moved=moved, few=few)
         counts = RowCounts(inserted=written - updated, updated=updated, deleted=taken - updated)
         return draft.finished(Kind.MERGE, counts, reads=reads)
 
-    def _keys_read(self, source: Frame, count: int) -> Read:
-        """Which rows of the table the merge looks at."""
+    def _keys_read(self, source: Frame) -> tuple[Read, int]:
+        """Which rows of the table the merge looks at, and how many rows the source has."""
         everything = Read(parse_filter(None, self._view.schema))
-        if not count:
-            return Read(parse_filter("false", self._view.schema))
         if not self._pairs:
-            return everything
-        f = self._f
+            return everything, source.count()
         kinds = [spark_type(self._view.schema.find_type(pair.field_id)) for pair in self._pairs]
         columns = [self._at(pair.source).try_cast(kind) for pair, kind in zip(self._pairs, kinds, strict=True)]
         keys = source.select(*(each.alias(f"__frazil_key{number}") for number, each in enumerate(columns)))
-        # NULL equals nothing, so that such rows meet none.
-        keys = keys.where(reduce(lambda a, b: a & b, [f.col(name).isNotNull() for name in keys.columns]))
-        found = key_read(keys, tuple(pair.field_id for pair in self._pairs), self._view, few=count <= MOST_KEYS)
-        return everything if found is None else found
+        field_ids = tuple(pair.field_id for pair in self._pairs)
+        few = keys.limit(MOST_KEYS + 1).toArrow()
+        if few.num_rows <= MOST_KEYS:
+            # NULL equals nothing, so that such rows meet none.
+            return read_of(few.drop_null(), field_ids, self._view), few.num_rows
+        named = [self._f.col(name).isNotNull() for name in keys.columns]
+        return range_read(keys.where(reduce(lambda a, b: a & b, named)), field_ids, self._view), source.count()
 
     def _tasks(self, read: Read) -> tuple[FileTask, ...]:
-        return self._view.tasks(read.where)
+        """The files that may hold a row with one of the keys. Rows are compared by the join alone."""
+        return tuple(replace(task, residual=None) for task in self._view.tasks(read.where))
 
     def _target(self, draft: SparkDraft, tasks: Sequence[FileTask]) -> Frame:
         return draft.rows(tasks, self._view.schema).alias(self._plan.target_alias)
@@ -320,10 +334,14 @@ class _Work:
                 columns[top] = f.when(f.col(CLAUSE) == index, value).otherwise(columns[top])
         return chosen.select(*(column.alias(name) for name, column in columns.items()))
 
-    def _refuse_twice(self, matches: Frame) -> None:
+    def _refuse_twice(self, matches: Frame | None) -> None:
         """A row that two source rows would change has two new values, and no order says which is the later one."""
         f, clauses = self._f, self._plan.of("matched")
-        if not clauses or (len(clauses) == 1 and clauses[0].action == "delete" and clauses[0].condition is None):
+        if (
+            matches is None
+            or not clauses
+            or (len(clauses) == 1 and clauses[0].action == "delete" and clauses[0].condition is None)
+        ):
             return
         counted = matches.where(f.col(CLAUSE).isNotNull()).groupBy(FILE, POSITION).count().where("count > 1")
         twice = counted.limit(1).collect()
@@ -353,6 +371,19 @@ class _Work:
             *(f"  clause {index}   {each}" for index, each in enumerate(plan.clauses)),
         ]
         return "\n".join(lines)
+
+
+def _union(frames: Sequence[Frame]) -> Frame:
+    return reduce(lambda one, other: one.unionByName(other), frames)
+
+
+def _counted(rows: Frame, few: pa.Table | None) -> dict[int, int]:
+    """How many rows each clause takes."""
+    if few is None:
+        return {each[CLAUSE]: each["count"] for each in rows.groupBy(CLAUSE).count().collect()}
+    counted = few.group_by(CLAUSE).aggregate([([], "count_all")])
+    pairs: Any = zip(counted[CLAUSE].to_pylist(), counted["count_all"].to_pylist(), strict=True)
+    return dict(pairs)
 
 
 def _both_schemas(target: Schema, source: Frame, plan: Merge) -> Schema:

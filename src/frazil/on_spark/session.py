@@ -50,8 +50,9 @@ def local(
     if running is not None and conf is None and master is None:
         return running
     check_java()
-    # Spark's workers start the Python they find on PATH, which need not have pyarrow.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    # Spark's workers start the Python they find on PATH, which need not have pyarrow. PySpark looks at its setting
+    # only in spark-submit.
+    os.environ.setdefault("PYSPARK_PYTHON", (conf or {}).get("spark.pyspark.python", sys.executable))
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     builder: Any = SparkSession.builder
     builder = builder.appName(name).master(master or f"local[{max(2, os.cpu_count() or 2)}]")

@@ -83,6 +83,8 @@ _HELD = {
     "spark.sql.parquet.fieldId.write.enabled": "true",
     "spark.sql.parquet.writeLegacyFormat": "false",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+    # No such timestamps are written; files would say that they might be.
+    "spark.sql.parquet.int96RebaseModeInWrite": "CORRECTED",
 }
 _COMMITTERS = {
     "spark.sql.sources.commitProtocolClass": (

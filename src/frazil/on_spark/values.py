@@ -17,6 +17,7 @@ from pyiceberg.types import (
     DecimalType,
     DoubleType,
     FloatType,
+    IcebergType,
     IntegerType,
     LongType,
     NestedField,
@@ -28,7 +29,7 @@ from pyiceberg.types import (
 from frazil.dml.assignments import check_apart, constant_value, find_column
 from frazil.errors import InvalidInput
 from frazil.format._sql_eval import internal, normalize
-from frazil.format._sql_nodes import DATE, DOUBLE, INT, TEXT, TIMESTAMP, DataType, Literal, is_decimal, sql_type
+from frazil.format._sql_nodes import DATE, DOUBLE, INT, TEXT, TIMESTAMP, Column, DataType, Literal, is_decimal, sql_type
 from frazil.format.assign import assigned
 from frazil.format.filters import Expression, Lit, parse_expression
 from frazil.on_spark.columns import At, SparkColumn, literal, value, without_zone
@@ -58,11 +59,13 @@ class Assigned:
 
     def apply(self, frame: Frame) -> Frame:
         """The rows with their new values; every expression sees the old ones."""
-        at = columns_at(frame, self._schema)
+        from pyspark.sql import functions as F
+
+        at = columns_at(self._schema)
         found: dict[str, SparkColumn] = {}
         for each in self._assignments:
             top = each.path[0].name
-            found[top] = replaced(found.get(top, frame[f"`{top}`"]), each.path, each.column(at))
+            found[top] = replaced(found.get(top, F.col(f"`{top}`")), each.path, each.column(at))
         return frame.withColumns(found)
 
     def _bind(self, name: str, given: object, case_sensitive: bool) -> _Assignment:
@@ -89,6 +92,10 @@ def is_column(given: object) -> bool:
 
 
 def _expression(expression: Expression, field: NestedField, shown: str) -> NewValue:
+    node = expression.node
+    if isinstance(node, Column) and not field.field_type.is_primitive and _same_shape(node.source, field.field_type):
+        # Structs, lists and maps have no expressions, and are taken over as they are.
+        return lambda at: _required(at(node), field, shown)
     # Says at once when the types never fit.
     arrow_values = assigned(expression, field, shown)
     if isinstance(expression.node, Literal):
@@ -102,6 +109,10 @@ def _expression(expression: Expression, field: NestedField, shown: str) -> NewVa
         )
         return lambda at: value(as_text, at)
     return lambda at: _required(_stored(expression, field, shown, at), field, shown)
+
+
+def _same_shape(one: IcebergType, other: IcebergType) -> bool:
+    return bool(spark_type(one).simpleString() == spark_type(other).simpleString())
 
 
 def _constant(one: Any, field: NestedField) -> NewValue:
@@ -187,12 +198,14 @@ def _moment(clock: SparkColumn) -> SparkColumn:
 # Columns of a frame
 
 
-def columns_at(frame: Frame, schema: Schema) -> At:
+def columns_at(schema: Schema) -> At:
     """Where the columns of a schema are in a frame that has them by name."""
+    from pyspark.sql import functions as F
 
     def at(column: Any) -> SparkColumn:
         names = [schema.find_field(field_id).name for field_id in column.path]
-        return frame[".".join(f"`{name}`" for name in names)]
+        # Not taken from the frame itself, which reads names as patterns where the session says so.
+        return F.col(".".join(f"`{name}`" for name in names))
 
     return at
 
