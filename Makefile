@@ -41,7 +41,7 @@ check: $(READY) ## Only the static checks
 	$(BIN)/ruff format --check .
 	$(BIN)/codespell src benchmarks docs README.md CONTRIBUTING.md CHANGELOG.md Makefile
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-cache
 
 .PHONY: unit
 unit: $(READY) ## Only the unit, contract and surface tests

@@ -15,7 +15,7 @@ DDL = (
     "id bigint not null, k int, name string, amount double, price decimal(10,2), ts timestamp, seen timestamp_ntz, "
     "day date"
 )
-LAYOUTS: dict[str, list[str]] = {"plain": [], "bucket": ["bucket(3, id)"], "day": ["day(ts)", "truncate(2, name)"]}
+LAYOUTS: dict[str, list[str]] = {"plain": [], "partitioned": ["bucket(3, id)", "day"]}
 
 
 @pytest.fixture(params=LAYOUTS)
@@ -98,6 +98,7 @@ def test_a_verb_does_the_same_on_both_engines(pair: Any, verb: str) -> None:
     assert same_rows(on_spark, spark) == same_rows(on_arrow, spark)
 
 
+@pytest.mark.everywhere
 @pytest.mark.parametrize("mode", ["merge-on-read", "copy-on-write"])
 def test_two_writers_of_different_rows_of_one_file_both_land(lake: frazil.Lake, spark: Any, mode: Any) -> None:
     table = lake.create_table("shop.t", DDL, keys=["id"])
@@ -124,6 +125,7 @@ def test_two_writers_of_one_row_conflict(lake: frazil.Lake, spark: Any, mode: An
     assert len(same_rows(table, spark)) == 100
 
 
+@pytest.mark.everywhere
 def test_replace_partitions_is_the_same_on_both_engines(lake: frazil.Lake, spark: Any) -> None:
     tables = []
     for name in ("shop.a", "shop.b"):
@@ -166,6 +168,7 @@ def test_a_dry_run_writes_nothing(lake: frazil.Lake, spark: Any) -> None:
     assert table.snapshot() is None
 
 
+@pytest.mark.everywhere
 def test_a_spark_write_inside_a_transaction_reads_its_own_rows(lake: frazil.Lake, spark: Any) -> None:
     table = lake.create_table("shop.t", "id bigint, name string", keys=["id"])
     with lake.transaction() as transaction:

@@ -30,6 +30,7 @@ def found(table: frazil.Table) -> dict[int, tuple[Any, ...]]:
     return {row["id"]: (row["n"], row["note"]) for row in table.scan().to_arrow().to_pylist()}
 
 
+@pytest.mark.everywhere
 @pytest.mark.parametrize("mode", MODES)
 def test_update_and_insert(stock: frazil.Table, spark: Any, mode: Any) -> None:
     before = found(stock)
@@ -94,6 +95,7 @@ def test_a_row_met_twice_is_refused(stock: frazil.Table, spark: Any) -> None:
     assert done.rows_deleted >= 1
 
 
+@pytest.mark.everywhere
 def test_p34_a_source_that_changes_from_run_to_run_is_run_once(stock: frazil.Table, spark: Any) -> None:
     """Rule P34. Without it: rows are deleted by one run of the source and inserted by another."""
     moving = spark.range(0, 40).select("id", F.lit(1).alias("n"), F.lit("m").alias("note")).where(F.rand() < 0.5)
@@ -115,6 +117,7 @@ def test_null_keys_meet_nothing(lake: frazil.Lake, spark: Any) -> None:
     assert sorted(map(str, table.scan().to_arrow()["note"].to_pylist())) == ["b", "x", "y"]
 
 
+@pytest.mark.everywhere
 def test_schema_evolution(stock: frazil.Table, spark: Any) -> None:
     more = source(spark, 5, 70).withColumn("colour", F.lit("red"))
     (

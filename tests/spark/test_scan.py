@@ -176,6 +176,7 @@ def storable(kind: Any) -> Any:
     return kind
 
 
+@pytest.mark.everywhere
 @pytest.mark.parametrize("hostile", [False, True])
 def test_every_type_comes_out_as_it_does_from_arrow(tmp_path: Path, spark: Any, hostile: bool) -> None:
     table = Written(tmp_path, [EVERY_TYPE])
@@ -323,6 +324,7 @@ def test_names_that_files_spell_otherwise(spark: Any, lake: frazil.Lake) -> None
     assert_same(table.scan(columns=["a.b"]), spark)
 
 
+@pytest.mark.everywhere
 @pytest.mark.parametrize("many", [False, True])
 def test_trap_3_files_without_ids_are_read_by_name_mapping(
     tmp_path: Path, spark: Any, many: bool, monkeypatch: pytest.MonkeyPatch
@@ -557,6 +559,7 @@ def test_keys_of_columns_that_were_dropped_renamed_or_widened(tmp_path: Path, sp
 # Tables of the real engine
 
 
+@pytest.mark.everywhere
 def test_a_table_with_a_life_behind_it(spark: Any, lake: frazil.Lake) -> None:
     table = lake.create_table(
         "shop.sales", "id bigint not null, day date, amount double, note string", partition_by=["day"], keys=["id"]

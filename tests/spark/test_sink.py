@@ -35,6 +35,7 @@ def table(lake: frazil.Lake) -> frazil.Table:
     return lake.create_table("shop.t", SCHEMA, keys=["n"])
 
 
+@pytest.mark.everywhere
 def test_p11_a_batch_that_comes_again_is_not_written_again(table: frazil.Table, spark: Any) -> None:
     sink = table.stream_sink(id="s")
     assert sink(batch(spark, 0), 0) is not None

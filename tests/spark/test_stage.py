@@ -190,6 +190,7 @@ def assert_same(mine: DataFile, theirs: DataFile) -> None:
     assert mine.file_size_in_bytes == os.path.getsize(local_path(mine.file_path))
 
 
+@pytest.mark.everywhere
 @pytest.mark.parametrize("settings", [{}, HOSTILE], ids=["plain", "hostile"])
 def test_types_that_spark_lacks_go_through_arrow(spark: Any, make: Any, settings: dict[str, str]) -> None:
     made = make(NESTED, partition_by=["u", "bucket(3, x)"])
@@ -268,6 +269,7 @@ def cut(text: str | None) -> str | None:
     return None if text is None else text[:3]
 
 
+@pytest.mark.everywhere
 def test_p32_hard_partition_values(spark: Any, make: Any) -> None:
     made = make("id bigint, p string, q string", partition_by=["p", "truncate(3, q)"])
     texts = ["", None, "__HIVE_DEFAULT_PARTITION__", "a/b=c", "é" * 300, "𝄞" * 500, "%20", " ", ".", ".."]
@@ -460,6 +462,7 @@ def test_a_text_that_is_not_utf8(spark: Any, make: Any) -> None:
         made.stage(spark.range(1).selectExpr("cast(X'ff00' as string) s"))
 
 
+@pytest.mark.everywhere
 def test_every_row_must_match_where(spark: Any, make: Any) -> None:
     made = make("id bigint, p string")
     frame = spark.createDataFrame([(1, "a"), (2, None)], "id long, p string")

@@ -601,7 +601,8 @@ _NAMES = {
 
 def _type_name(kind: DataType, zoned: bool = False) -> str:
     if kind == TIMESTAMP:
-        return "timestamp" if zoned else "timestamp_ntz"
+        # A bare "timestamp" is whichever of the two the session prefers.
+        return "timestamp_ltz" if zoned else "timestamp_ntz"
     if is_decimal(kind):
         return f"decimal({min(kind.precision, MAX_PRECISION)},{kind.scale})"
     return _NAMES[kind]

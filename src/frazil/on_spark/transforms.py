@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import struct
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -46,6 +46,7 @@ from pyiceberg.types import (
 from frazil.errors import SchemaMismatch, Unsupported
 from frazil.format.partitions import AnyTransform, source_path
 from frazil.on_spark import executor
+from frazil.on_spark.session import is_connect
 
 SparkColumn = Any
 """A pyspark.sql.Column."""
@@ -310,10 +311,23 @@ def _with_rest(filled: SparkColumn, rounded: SparkColumn, length: SparkColumn) -
         lambda each: each - F.when(each > 0x7FFFFFFF, _long(1 << 32)).otherwise(_long(0)),
     )
     value = filled.cast("long").bitwiseAND(_long(_MASK))
+    if is_connect(value):
+        # A message of Connect nests a hundred levels at most: one function chooses the step by its number.
+        numbers = F.array(*(F.lit(number) for number in range(len(steps))))
+        return F.aggregate(numbers, value, lambda each, number: _step(steps, each, number)).cast("int")
     for step in steps:
         # Each step needs its value several times: bound to a name, the expression grows by sums and not by products.
         value = F.transform(F.array(value), step).getItem(0)
     return value.cast("int")
+
+
+def _step(steps: Sequence[Callable[[SparkColumn], SparkColumn]], each: SparkColumn, number: SparkColumn) -> SparkColumn:
+    from pyspark.sql import functions as F
+
+    chosen = F.when(number == 0, steps[0](each))
+    for at, step in enumerate(steps[1:], start=1):
+        chosen = chosen.when(number == at, step(each))
+    return chosen
 
 
 def _long(value: int) -> SparkColumn:

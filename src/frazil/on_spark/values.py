@@ -129,11 +129,13 @@ def _nested(one: Any, field: NestedField) -> SparkColumn:
     import json
 
     from pyspark.sql import functions as F
+    from pyspark.sql.types import StructField, StructType
 
     if one.null_count:
         return F.lit(None).cast(spark_type(field.field_type))
     text = json.dumps({"value": one.to_pylist()[0]}, default=str)
-    return F.from_json(F.lit(text), f"value {spark_type(field.field_type).simpleString()}")["value"]
+    # A type and no text: a "timestamp" in a text is whichever of the two kinds the session prefers.
+    return F.from_json(F.lit(text), StructType([StructField("value", spark_type(field.field_type))]))["value"]
 
 
 # Storing
@@ -192,7 +194,7 @@ def _moment(clock: SparkColumn) -> SparkColumn:
     from pyspark.sql import functions as F
 
     parts = [F.year(clock), F.month(clock), F.dayofmonth(clock), F.hour(clock), F.minute(clock)]
-    return F.make_timestamp(*parts, F.extract(F.lit("SECOND"), clock), F.lit("UTC"))
+    return F.make_timestamp_ltz(*parts, F.extract(F.lit("SECOND"), clock), F.lit("UTC"))
 
 
 # Columns of a frame
