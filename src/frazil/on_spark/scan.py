@@ -212,15 +212,21 @@ class _TaskReader:
         self._filters: list[Filter] = list(found.values())
         self._key_fields = self._find_key_fields()
         self._scopes: dict[tuple[int, tuple[Any, ...]], int] = {}
+        self._copies = _copies(tasks)
 
     @cached_property
     def _hashes(self) -> tuple[int, Mapping[str, int]]:
         """What ``_hash`` needs, and what it gives for each way in which Spark may spell a file's name."""
-        uris = {uri for task in self._tasks for uri in paths.uris(task.file.file_path)}
-        return told_apart(uris, max(task.file.record_count for task in self._tasks))
+        names = {name for number in range(len(self._tasks)) for name in self._spelled(number)}
+        return told_apart(names, max(task.file.record_count for task in self._tasks))
 
-    def _hash(self, uri: SparkColumn) -> SparkColumn:
-        return self._f.xxhash64(uri, self._f.lit(self._hashes[0]))
+    def _spelled(self, number: int) -> list[str]:
+        """A task's file as Spark may spell it, told apart from other tasks for the same file."""
+        return [f"{uri}{_nth(self._copies[number])}" for uri in paths.uris(self._tasks[number].file.file_path)]
+
+    def _hash(self, uri: SparkColumn, copy: int) -> SparkColumn:
+        f = self._f
+        return f.xxhash64(f.concat(uri, f.lit(_nth(copy))) if copy else uri, f.lit(self._hashes[0]))
 
     def frame(self) -> Frame:
         by_fate: dict[_Fate, list[tuple[_Part, list[int]]]] = {}
@@ -255,15 +261,12 @@ class _TaskReader:
         for columns in {id(each): each for each in layouts}.values():
             _check_case(self._spark, columns)
         lacked: dict[int, frozenset[int]] = {}
-        copies: dict[str, int] = {}
         identities = {spec_id: identity_sources(spec) for spec_id, spec in self._metadata.specs().items()}
         for number, (task, columns) in enumerate(zip(self._tasks, layouts, strict=True)):
             if id(columns) not in lacked:
                 lacked[id(columns)] = self._lacking(columns)
-            copy = copies.get(task.file.file_path, 0)
-            copies[task.file.file_path] = copy + 1
             constants = lacked[id(columns)] & identities[task.file.spec_id] if task.file.partition else frozenset()
-            found.setdefault(_Part(columns, constants, copy, self._fate(task)), []).append(number)
+            found.setdefault(_Part(columns, constants, self._copies[number], self._fate(task)), []).append(number)
         return found
 
     def _lacking(self, columns: Columns) -> frozenset[int]:
@@ -296,7 +299,7 @@ class _TaskReader:
         numbered = self._numbered or part.fate.is_numbered
         if numbered or part.constants:
             # Fields of _metadata are lost in a join: they are taken first.
-            here = self._hash(f.col("_metadata.file_path"))
+            here = self._hash(f.col("_metadata.file_path"), part.copy)
             frame = frame.select("*", here.alias(_HASH), f.col("_metadata.row_index").alias(POSITION))
         if part.constants:
             frame = frame.join(self._list_files(numbers, part.constants), _HASH, "left")
@@ -335,7 +338,7 @@ class _TaskReader:
         return _listed(self._spark, made)
 
     def _hashes_of(self, number: int) -> list[int]:
-        return [self._hashes[1][uri] for uri in paths.uris(self._tasks[number].file.file_path)]
+        return [self._hashes[1][name] for name in self._spelled(number)]
 
     def _partition_texts(self, field_id: int, tasks: Iterable[FileTask]) -> list[str | None]:
         kind = self._type_of(field_id)
@@ -516,6 +519,20 @@ class _TaskReader:
                 _GONE_SCOPE: arrow.array([self._scope(ref.file) for _, ref in rows], pa.int32()),
             },
         )
+
+
+def _copies(tasks: Sequence[FileTask]) -> list[int]:
+    """For each task, how many before it are for the same file."""
+    seen: dict[str, int] = {}
+    found = []
+    for task in tasks:
+        found.append(seen.get(task.file.file_path, 0))
+        seen[task.file.file_path] = found[-1] + 1
+    return found
+
+
+def _nth(copy: int) -> str:
+    return f"\0{copy}" if copy else ""
 
 
 def _known(column: str) -> SparkColumn:
