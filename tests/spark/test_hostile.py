@@ -130,7 +130,11 @@ def hostile(name: str) -> dict[str, str]:
     return TOGETHER if name == "all together" else HOSTILE[name]
 
 
-every_setting = pytest.mark.parametrize("name", [*HOSTILE, "all together"])
+every_setting = pytest.mark.parametrize(
+    "name",
+    # One by one they take minutes; together they are as hostile.
+    [*(pytest.param(name, marks=pytest.mark.slow) for name in HOSTILE), "all together"],
+)
 
 
 # A table of many types with a life behind it
