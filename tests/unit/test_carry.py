@@ -515,10 +515,10 @@ def test_p25_only_what_names_no_file_and_read_nothing_stands_on_another_history(
 
 
 def test_every_check_that_is_required_has_a_row_for_both_verdicts() -> None:
-    """Refs and the layout are looked at when an intent is replayed: test_metadata_changes.py."""
+    """Refs, the layout and sinks are looked at when an intent is replayed: test_metadata_changes.py."""
     refusing = {row[3] for row in (*ROWS, *READ_ROWS, *HEADS)} - {None}
     refusing |= {Check.NO_ADDED_ROWS, Check.NOT_DELETED, Check.BASE_IS_ANCESTOR, Check.ADDED_ONCE}
-    refusing |= {Check.REFS_UNCHANGED, Check.LAYOUT_UNCHANGED}
+    refusing |= {Check.REFS_UNCHANGED, Check.LAYOUT_UNCHANGED, Check.SINK_UNMOVED}
     assert refusing == {check for checks in REQUIRED.values() for check in checks}
 
 

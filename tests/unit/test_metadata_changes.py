@@ -24,6 +24,7 @@ from frazil.commit.intents import (
     NewRef,
     PropertyChange,
     SchemaUnion,
+    SinkMark,
     UnpartitionedSpec,
 )
 from frazil.commit.loop import Identity
@@ -960,3 +961,15 @@ def test_bad_properties_are_refused_with_a_sentence() -> None:
 def test_an_intent_may_be_made_by_hand() -> None:
     table = landed(BASE, PropertyChange({"a": "1"}))
     assert landed(table, NewRef("b", "branch")).ref_snapshot_id("b") == 2
+
+
+def test_p11_a_mark_moves_only_from_where_it_was_seen() -> None:
+    first = SinkMark("frazil.sink.s", None, "0")
+    head = landed(BASE, first)
+    assert head.properties["frazil.sink.s"] == "0"
+    assert landed(head, SinkMark("frazil.sink.s", "0", "1")).properties["frazil.sink.s"] == "1"
+    assert landed(head, SinkMark("frazil.sink.other", None, "7")).properties["frazil.sink.s"] == "0"
+    for stale in (first, SinkMark("frazil.sink.s", "5", "6")):
+        with pytest.raises(IntentConflict) as caught:
+            metadata_change(MetadataChange(UUID, stale), head)
+        assert [each.check for each in caught.value.conflicts] == [Check.SINK_UNMOVED]
