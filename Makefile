@@ -83,6 +83,10 @@ histories: $(READY) ## Thousands of random commits, also by 8 processes on SQLit
 soak: $(READY) ## The races and the kill -9 runs again and again (TIMES=20)
 	for round in $$(seq $(TIMES)); do echo "round $$round"; $(BIN)/pytest -q tests/concurrency $(ARGS); done
 
+.PHONY: fleet
+fleet: $(READY) ## Two minutes of 4 streams, backfill, deletes, merges, compaction, schema changes and readers on one table
+	$(BIN)/pytest -q -m slow tests/spark/test_fleet.py $(ARGS)
+
 .PHONY: lab
 lab: $(READY) ## Compare ways of waiting after a lost race; prints a table, draws build/lab-backoff.png
 	mkdir -p build
