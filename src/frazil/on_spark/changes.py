@@ -20,7 +20,7 @@ from frazil.model import PATH_FIELD, POSITION_FIELD, Content, DataFile, Run
 from frazil.on_spark import executor_changes
 from frazil.on_spark.placing import keys_for, new_folder, s3_options, shipped
 from frazil.on_spark.scan import FILE, POSITION
-from frazil.on_spark.session import Frame, Session
+from frazil.on_spark.session import Frame, Session, translated
 from frazil.read.arrow import partition_values
 from frazil.read.deletes import Deletes
 from frazil.read.layout import constant
@@ -88,7 +88,8 @@ def stage_marks(spark: Session, positions: Frame, tasks: Sequence[FileTask], vie
             .sortWithinPartitions(FILE, POSITION)
         )
         write = shipped(partial(executor_changes.write_positions, job))
-        found = sorted_rows.mapInArrow(write, executor_changes.MARKED).collect()
+        with translated("marking of deleted rows"):
+            found = sorted_rows.mapInArrow(write, executor_changes.MARKED).collect()
         folder.accept([each.path for each in found])
     deletes = tuple(
         position_deletes(each.path, each.size, _unpickled(each.footer), tasks[each.file].file, each.first, each.last)
@@ -166,7 +167,8 @@ def stage_copies(
         # A number of partitions is given, so that adaptive execution leaves them as they are: each is a file's work.
         rows = marked.repartition(width, "task").sortWithinPartitions("place", POSITION).select("place", POSITION)
         write = shipped(partial(executor_changes.write_copies, job))
-        found = rows.mapInArrow(write, executor_changes.COPIED).collect()
+        with translated("copy of rows that stay"):
+            found = rows.mapInArrow(write, executor_changes.COPIED).collect()
         folder.accept([each.path for each in found])
     files: list[DataFile] = []
     runs: dict[str, tuple[Run, ...]] = {}

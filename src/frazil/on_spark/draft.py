@@ -17,7 +17,7 @@ from frazil.format.filters import Filter
 from frazil.model import Content, DataFile, Run
 from frazil.on_spark.changes import Copies, stage_copies, stage_marks
 from frazil.on_spark.scan import FILE, POSITION, read_tasks
-from frazil.on_spark.session import Frame, Session
+from frazil.on_spark.session import Frame, Session, translated
 from frazil.on_spark.stage import stage_rows
 from frazil.read.plan import FileTask
 from frazil.read.positions import bitmap, rows_with_positions
@@ -86,7 +86,8 @@ class SparkDraft(Draft):
 
     def few(self, positions: Frame) -> pa.Table | None:
         """The positions themselves, if they are few enough for the driver; a job for each file costs more then."""
-        found: pa.Table = positions.limit(MOST_POSITIONS + 1).toArrow()
+        with translated("search for rows"):
+            found: pa.Table = positions.limit(MOST_POSITIONS + 1).toArrow()
         return found if found.num_rows <= MOST_POSITIONS else None
 
     def take_out_positions(
