@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute
+from pyiceberg.partitioning import PartitionSpec
 
 from frazil.commit.operations import Kind, Read, RowCounts, Write
 from frazil.dml.delete import take_out_matching
@@ -65,12 +66,7 @@ def replace_partitions(view: View, rows: object, settings: Settings) -> Write:
     Partitions are those of the table's current spec. Files of older specs are looked at, too (rule P27): the rows in
     them that would be in one of these partitions go.
     """
-    spec = view.metadata.spec()
-    if spec.is_unpartitioned():
-        raise InvalidInput(
-            f"The table {view.table} is not partitioned, so there is no partition to replace",
-            advice='Use overwrite(rows, where="true") to replace the whole table, or name the rows with where',
-        )
+    spec = replaced_spec(view)
     with Draft(view, settings) as draft:
         staged = draft.add_rows(rows)
         if not staged.files:
@@ -85,6 +81,17 @@ def replace_partitions(view: View, rows: object, settings: Settings) -> Write:
             deleted += len(rows_of_file)
         counts = RowCounts(inserted=staged.rows, deleted=deleted)
         return draft.finished(Kind.REPLACE_PARTITIONS, counts, reads=(Read(where),), asked=where)
+
+
+def replaced_spec(view: View) -> PartitionSpec:
+    """The spec whose partitions are replaced. Raises InvalidInput when there are none."""
+    spec = view.metadata.spec()
+    if spec.is_unpartitioned():
+        raise InvalidInput(
+            f"The table {view.table} is not partitioned, so there is no partition to replace",
+            advice='Use overwrite(rows, where="true") to replace the whole table, or name the rows with where',
+        )
+    return spec
 
 
 def decided(task: FileTask, spec_id: int, partitions: dict[Any, Any]) -> FileTask:

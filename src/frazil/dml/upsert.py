@@ -58,6 +58,17 @@ def key_spec(metadata: TableMetadata) -> int | None:
     return None
 
 
+def reaching_spec(view: View) -> int:
+    """``key_spec``, which must be there."""
+    found = key_spec(view.metadata)
+    if found is None:
+        raise Unsupported(
+            f"The table {view.table} has no spec under which deletes by key reach all its rows",
+            advice="Add a spec without partitions first, or use mode='position'",
+        )
+    return found
+
+
 def upsert(view: View, rows: object, settings: Settings, mode: UpsertMode) -> Write:
     """Put rows in by the table's keys. One row per key: two of one key in ``rows`` are refused.
 
@@ -76,12 +87,7 @@ def upsert(view: View, rows: object, settings: Settings, mode: UpsertMode) -> Wr
 
 def _by_equality(draft: Draft, incoming: _Incoming, count: int) -> Write:
     metadata = draft.view.metadata
-    spec_id = key_spec(metadata)
-    if spec_id is None:
-        raise Unsupported(
-            f"The table {draft.view.table} has no spec under which deletes by key reach all its rows",
-            advice="Add a spec without partitions first, or use mode='position'",
-        )
+    spec_id = reaching_spec(draft.view)
     draft.add_keys(incoming.key_rows, incoming.field_ids, spec_id)
     partitioned = None if reaches_everything(metadata.spec(spec_id)) else spec_id
     counts = RowCounts(inserted=count)

@@ -14,10 +14,9 @@ from frazil.commit.operations import Kind, Read, RowCounts, Write
 from frazil.dml.compact import chosen_files, groups_of, packing
 from frazil.dml.engine import EngineName
 from frazil.dml.merge import Merge
-from frazil.dml.overwrite import decided
-from frazil.dml.upsert import UpsertMode, key_ids, key_spec
+from frazil.dml.overwrite import decided, replaced_spec
+from frazil.dml.upsert import UpsertMode, key_ids, reaching_spec
 from frazil.dml.view import COPY_ON_WRITE, MERGE_ON_READ, Mode, Settings, View
-from frazil.errors import InvalidInput, Unsupported
 from frazil.format.conditions import in_partitions
 from frazil.format.filters import Filter
 from frazil.format.partitions import reaches_everything
@@ -59,12 +58,7 @@ class SparkEngine:
             return draft.finished(Kind.OVERWRITE, counts, reads=(Read(where),), asked=where)
 
     def replace_partitions(self, view: View, rows: object, settings: Settings) -> Write:
-        spec = view.metadata.spec()
-        if spec.is_unpartitioned():
-            raise InvalidInput(
-                f"The table {view.table} is not partitioned, so there is no partition to replace",
-                advice='Use overwrite(rows, where="true") to replace the whole table, or name the rows with where',
-            )
+        spec = replaced_spec(view)
         with SparkDraft(self.spark, view, settings) as draft:
             staged = draft.add_frame(self._frame(rows))
             if not staged.files:
@@ -120,12 +114,7 @@ class SparkEngine:
 
     def _by_equality(self, draft: SparkDraft, keys: KeyFrame, count: int) -> Write:
         view, metadata = draft.view, draft.view.metadata
-        spec_id = key_spec(metadata)
-        if spec_id is None:
-            raise Unsupported(
-                f"The table {view.table} has no spec under which deletes by key reach all its rows",
-                advice="Add a spec without partitions first, or use mode='position'",
-            )
+        spec_id = reaching_spec(view)
         deletes = stage_keys(
             keys.frame, keys.field_ids, spec_id, metadata=metadata, storage=view.storage, runtime=view.runtime
         )
