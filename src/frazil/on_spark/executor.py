@@ -298,12 +298,13 @@ def truncated_decimal(value: Decimal, width: int, scale: int) -> str:
 def decimal_bucket(value: Decimal, buckets: int, scale: int) -> int:
     number = unscaled(value, scale)
     bits = (number if number >= 0 else ~number).bit_length()
-    return (_murmur3(number.to_bytes(bits // 8 + 1, "big", signed=True)) & 0x7FFFFFFF) % buckets
+    return (murmur3(number.to_bytes(bits // 8 + 1, "big", signed=True)) & 0x7FFFFFFF) % buckets
 
 
-def _murmur3(data: bytes) -> int:
+def murmur3(data: bytes, seed: int = 0) -> int:
+    """Unsigned."""
     mask = 0xFFFFFFFF
-    result: int = 0
+    result = seed
     for start in range(0, len(data), 4):
         block = data[start : start + 4]
         mixed = int.from_bytes(block, "little") * 0xCC9E2D51 & mask

@@ -1,6 +1,7 @@
 """What executors do to files that are there: name rows of them as deleted, and copy the rows that stay.
 
-It is shipped by value, so that executors need pyarrow and nothing else: only the standard library and pyarrow here.
+It is shipped by value, as is executor.py, so that executors need pyarrow and nothing else: only the standard library,
+pyarrow and executor.py here.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
+from frazil.on_spark.executor import open_file_system
+
 arrow: Any = pa
 compute: Any = pc
 parquet: Any = pq
@@ -32,17 +35,6 @@ COPIED = (
 
 
 # Files
-
-
-def open_file_system(path: str, s3: dict[str, Any]) -> tuple[pafs.FileSystem, str]:
-    """Where a path of the table's metadata is, and what it is called there."""
-    scheme, separator, rest = path.partition("://")
-    if not separator or scheme == "file":
-        local = rest if separator else path[5:] if path.startswith("file:") else path
-        return pafs.LocalFileSystem(), local
-    if scheme in ("s3", "s3a", "s3n"):
-        return pafs.S3FileSystem(**s3), rest
-    return pafs.FileSystem.from_uri(path)
 
 
 class _Places:

@@ -10,16 +10,17 @@ from typing import Any
 
 from frazil.dml.view import View
 from frazil.format.storage import Storage, canonical, is_local, local_path
-from frazil.on_spark import executor_changes
+from frazil.on_spark import executor, executor_changes
 
-_MASK = 0xFFFFFFFF
+_SPARKS_SEED = 42
 
 
 def shipped(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """A function of an executor module, made ready to travel: by value, as executors need not have Frazil."""
     from pyspark import cloudpickle
 
-    cloudpickle.register_pickle_by_value(executor_changes)
+    for module in (executor, executor_changes):
+        cloudpickle.register_pickle_by_value(module)
     return function
 
 
@@ -90,25 +91,9 @@ def keys_for(width: int) -> tuple[int, ...]:
     """For each of so many partitions an integer that Spark's hash partitioning sends there."""
     found: dict[int, int] = {}
     for key in itertools.count():
-        # Python's remainder is never negative, and neither is Spark's pmod.
-        found.setdefault(_murmur(key) % width, key)
+        hashed = executor.murmur3(key.to_bytes(4, "little"), _SPARKS_SEED)
+        # Spark's hash is signed. Python's remainder is never negative, and neither is Spark's pmod.
+        found.setdefault((hashed - (hashed >> 31 << 32)) % width, key)
         if len(found) == width:
             return tuple(found[each] for each in range(width))
     raise AssertionError("unreachable")
-
-
-def _murmur(value: int) -> int:
-    """Spark's hash of an int, seed 42, as a signed number."""
-    k = (value * 0xCC9E2D51) & _MASK
-    k = ((k << 15) | (k >> 17)) & _MASK
-    k = (k * 0x1B873593) & _MASK
-    h = 42 ^ k
-    h = ((h << 13) | (h >> 19)) & _MASK
-    h = (h * 5 + 0xE6546B64) & _MASK
-    h ^= 4
-    h ^= h >> 16
-    h = (h * 0x85EBCA6B) & _MASK
-    h ^= h >> 13
-    h = (h * 0xC2B2AE35) & _MASK
-    h ^= h >> 16
-    return h - (1 << 32) if h >> 31 else h
