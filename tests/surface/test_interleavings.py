@@ -238,6 +238,22 @@ def test_a_row_of_ones_own_is_younger_than_a_delete_by_key(lake: frazil.Lake, ta
     assert pairs(table) == [(9, 1), (9, 5)]
 
 
+@pytest.mark.parametrize("first", ["a scan", "an update of no row"])
+def test_copies_after_a_step_that_wrote_nothing_keep_their_age(
+    lake: frazil.Lake, table: frazil.Table, first: str
+) -> None:
+    table.append(rows((1, 0), (2, 0), (3, 0)))
+    with lake.transaction() as tx:
+        mine = tx.table("s.t")
+        if first == "a scan":
+            assert mine.scan(where="id = 4").count() == 0
+        else:
+            mine.update({"v": "9"}, where="id = 4")
+        mine.update({"v": "7"}, where="id = 2", mode="copy-on-write")
+        table.upsert(rows((1, 5)), mode="equality")
+    assert pairs(table) == [(1, 5), (2, 7), (3, 0)]
+
+
 def test_a_later_step_reads_what_an_earlier_one_wrote_also_after_a_lost_race(lake: frazil.Lake) -> None:
     table = lake.create_table("s.l", "id bigint not null, p string", partition_by=["p"], keys=["id"])
     table.append([{"id": 1, "p": "x"}])

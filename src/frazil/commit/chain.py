@@ -149,8 +149,9 @@ class Chain:
         if carried.is_empty:
             return
         parent = self._parent(metadata, write.branch)
-        # What was read is the parent, unless winners have come in between.
-        read = write.base.sequence_number if since.changes and step is self._writes[0] else None
+        # What was read is the parent, unless winners have come in between. The first step that writes anything read
+        # the base, however many have only read before it.
+        read = write.base.sequence_number if since.changes and step is self._real[0] else None
         if read is None:
             read = parent.sequence_number if parent is not None else 0
         place = Place(
@@ -217,7 +218,7 @@ class Chain:
             if any(entry.file.content == Content.EQUALITY_DELETES for entry in change.deletes)
         ]
         # Copies made by a later step are younger than these deletes and would escape them.
-        escapes = bool(by_key and step.write.copies and step is not self._writes[0])
+        escapes = bool(by_key and step.write.copies and step is not self._real[0])
         if not escapes and (carried.is_unmoved(step.write) or self._stands_alone(step)):
             return ()
         busy = [change for change in since.changes if change.removed or change.deletes] or list(since.changes)
