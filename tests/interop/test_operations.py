@@ -311,6 +311,23 @@ def test_p20_a_compacted_file_is_as_old_as_the_snapshot_that_was_read(start: Cal
     assert output["file_sequence_number"] == done.sequence_number == head.sequence_number + 1
 
 
+@pytest.mark.parametrize("partitioned", [False, True], ids=["plain", "partitioned"])
+def test_p36_pyiceberg_reads_upserted_rows_once_they_are_compacted(
+    start: Callable[..., Shared], partitioned: bool
+) -> None:
+    shared = start(partitioned=partitioned)
+    shared.run(upsert(row(2, name="x"), row(40)), upsert(row(40, name="y")), delete(ident(3), MOR))
+    peer = shared.place.pyiceberg()
+    with pytest.raises(ValueError, match="equality deletes"):
+        peer.load_table(NAME).scan().to_arrow()
+    before = in_order(shared.java.rows())
+    shared.run(compact())
+    totals = shared.java.totals(shared.java.head())["totals"]
+    assert (totals["total-delete-files"], totals["total-equality-deletes"]) == (0, 0)
+    assert in_order(peer.load_table(NAME).scan().to_arrow().to_pylist()) == before == in_order(shared.java.rows())
+    shared.run(upsert(row(2, name="z")), delete(ident(40), COW))
+
+
 # Iceberg Java's checks see Frazil's commits (P14)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import frazil
 from frazil.commit.loop import Phase
-from surface.matrix import QUICK, files_of, losing_a_race, named_files
+from surface.matrix import QUICK, files_of, losing_a_race, named_files, once
 
 MODES = ["merge-on-read", "copy-on-write"]
 
@@ -474,3 +474,158 @@ def test_strange_input_is_refused_with_a_sentence(table: frazil.Table, call: Any
     with pytest.raises(frazil.FrazilError):
         call(table)
     assert table.metadata_location == before
+
+
+# Delete files that a compaction takes out (P36), and files of others that are older than they
+
+
+FOUR = ((1, 0), (2, 0), (3, 0), (4, 0))
+NOTHING_SMALL = {"min-input-files": "100"}
+"""Few files may stay alone: a compaction is left with the delete files that nothing needs."""
+
+
+def by_key(table: Any) -> str:
+    """How many keys the delete files of the newest snapshot name."""
+    return str(table.history()[-1].summary["total-equality-deletes"])
+
+
+def set_apart(table: frazil.Table) -> None:
+    """A delete by key of row 1 comes, and then every file that it applies to is replaced by younger copies."""
+    table.upsert(rows((1, 5)), mode="equality")
+    table.update({"v": "9"}, "id = 3", mode="copy-on-write")
+    assert by_key(table) == "1"
+
+
+@pytest.mark.parametrize("options", [{}, NOTHING_SMALL], ids=["with files", "deletes alone"])
+def test_a_delete_by_key_stays_if_an_older_copy_came_meanwhile(
+    lake: frazil.Lake, table: frazil.Table, options: dict[str, str]
+) -> None:
+    table.append(rows(*FOUR))
+    older = lake.transaction()
+    older.table("s.t").update({"v": "7"}, "id = 2", mode="copy-on-write")
+    set_apart(table)
+    with losing_a_race(lake, older.commit):
+        done = table.compact(options=options, retry=QUICK)
+    assert pairs(table) == [(1, 5), (2, 7), (3, 9), (4, 0)]
+    assert by_key(table) == "1"
+    assert done.changed == (not options)
+    table.compact()
+    assert pairs(table) == [(1, 5), (2, 7), (3, 9), (4, 0)]
+    assert by_key(table) == "0"
+
+
+def test_a_delete_by_key_goes_if_the_older_copy_goes_with_it(lake: frazil.Lake, table: frazil.Table) -> None:
+    table.append(rows(*FOUR))
+    older = lake.transaction()
+    older.table("s.t").update({"v": "7"}, "id = 2", mode="copy-on-write")
+    table.upsert(rows((1, 5)), mode="equality")
+    with losing_a_race(lake, older.commit):
+        assert table.compact(retry=QUICK).attempts == 2
+    assert pairs(table) == [(1, 5), (2, 7), (3, 0), (4, 0)]
+    assert by_key(table) == "0"
+
+
+@pytest.mark.parametrize("options", [{}, NOTHING_SMALL], ids=["with files", "deletes alone"])
+def test_a_delete_by_key_goes_beside_younger_rows_with_its_key(
+    lake: frazil.Lake, table: frazil.Table, options: dict[str, str]
+) -> None:
+    table.append(rows(*FOUR))
+    set_apart(table)
+    with losing_a_race(lake, lambda: table.append(rows((1, 8)))):
+        assert table.compact(options=options, retry=QUICK).attempts == 2
+    assert pairs(table) == [(1, 5), (1, 8), (2, 0), (3, 9), (4, 0)]
+    assert by_key(table) == "0"
+
+
+LATE: dict[str, tuple[Any, list[tuple[int, int]]]] = {
+    "update": (lambda mine: mine.update({"v": "7"}, "id = 2", mode="copy-on-write"), [(2, 7)]),
+    "delete": (lambda mine: mine.delete("id = 2", mode="copy-on-write"), []),
+    "upsert": (lambda mine: mine.upsert(rows((2, 7)), mode="copy-on-write"), [(2, 7)]),
+}
+
+
+@pytest.mark.parametrize("late", LATE)
+def test_a_row_deleted_by_key_does_not_come_back_after_its_file_was_compacted(
+    lake: frazil.Lake, table: frazil.Table, late: str
+) -> None:
+    verb, result = LATE[late]
+    table.append(rows(*FOUR))
+    older = lake.transaction()
+    verb(older.table("s.t"))
+    table.upsert(rows((1, 5)), mode="equality")
+    table.compact()
+    assert by_key(table) == "0"
+    older.commit()
+    assert pairs(table) == [(1, 5), *result, (3, 0), (4, 0)]
+
+
+@pytest.mark.parametrize("late", LATE)
+def test_a_row_deleted_by_key_does_not_come_back_after_the_delete_alone_was_taken_out(
+    lake: frazil.Lake, table: frazil.Table, late: str
+) -> None:
+    verb, result = LATE[late]
+    table.append(rows(*FOUR))
+    older = lake.transaction(isolation="snapshot")
+    verb(older.table("s.t"))
+    set_apart(table)
+    done = table.compact(options=NOTHING_SMALL)
+    assert (done.changed, by_key(table)) == (True, "0")
+    older.commit()
+    assert pairs(table) == [(1, 5), *result, (3, 9), (4, 0)]
+
+
+@pytest.mark.parametrize("late", LATE)
+def test_a_row_deleted_by_key_does_not_come_back_from_a_file_that_was_not_compacted(
+    lake: frazil.Lake, table: frazil.Table, late: str
+) -> None:
+    verb, result = LATE[late]
+    table.append(rows((11, 0), (12, 0)))
+    table.append(rows(*FOUR))
+    older = lake.transaction()
+    verb(older.table("s.t"))
+    table.upsert(rows((1, 5), (11, 5)), mode="equality")
+    assert table.compact(where="id > 10").changed
+    assert by_key(table) == "2"
+    older.commit()
+    assert pairs(table) == [(1, 5), *result, (3, 0), (4, 0), (11, 5), (12, 0)]
+    table.compact()
+    assert by_key(table) == "0"
+    assert pairs(table) == [(1, 5), *result, (3, 0), (4, 0), (11, 5), (12, 0)]
+
+
+def test_a_delete_by_key_stays_if_the_table_went_back_to_where_it_is_needed(table: frazil.Table) -> None:
+    table.append(rows(*FOUR))
+    needed = table.upsert(rows((1, 5)), mode="equality").snapshot_id
+    assert needed is not None
+    table.update({"v": "9"}, "id = 3", mode="copy-on-write")
+    back = once(Phase.HEAD_READ, lambda: table.rollback_to(needed))
+    assert not table.compact(options=NOTHING_SMALL, retry=QUICK, on_phase=back).changed
+    assert pairs(table) == [(1, 5), (2, 0), (3, 0), (4, 0)]
+
+
+def test_a_transactions_own_delete_by_key_stays_for_rows_that_came_before_it(
+    lake: frazil.Lake, table: frazil.Table
+) -> None:
+    table.append(rows(*FOUR))
+    with lake.transaction() as tx:
+        mine = tx.table("s.t")
+        mine.upsert(rows((1, 5)), mode="equality")
+        mine.compact()
+        table.append(rows((1, 8)))
+    assert pairs(table) == [(1, 5), (2, 0), (3, 0), (4, 0)]
+    with lake.transaction() as tx:
+        mine = tx.table("s.t")
+        mine.upsert(rows((2, 5)), mode="equality")
+        mine.compact()
+    assert by_key(table) == "0"
+    assert pairs(table) == [(1, 5), (2, 5), (3, 0), (4, 0)]
+
+
+def test_two_who_take_out_the_same_delete_file_make_one_snapshot(lake: frazil.Lake, table: frazil.Table) -> None:
+    table.append(rows(*FOUR))
+    set_apart(table)
+    count = len(table.history())
+    with losing_a_race(lake, lambda: table.compact(options=NOTHING_SMALL)):
+        assert not table.compact(options=NOTHING_SMALL, retry=QUICK).changed
+    assert len(table.history()) == count + 1
+    assert by_key(table) == "0"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any, Literal
 
@@ -17,8 +18,10 @@ import pytest
 
 import frazil
 from frazil.commit.loop import Phase
+from frazil.errors import CommitFailed
 from frazil.format.manifests import read_manifest, read_manifest_list
 from frazil.model import Content, Entry, Ident, Manifest
+from frazil.runtime import SYSTEM
 from surface.matrix import QUICK, check_evidence, files_of, losing_a_race, named_files, once, rows_of
 
 DDL = "id bigint not null, part string, v bigint"
@@ -882,3 +885,149 @@ def test_p28_the_base_is_the_first_touch_and_not_the_first_write(lake: frazil.La
     with pytest.raises(frazil.ConflictError):
         tx.commit()
     assert rows_of(table)[0] == row(1, "A", 11)
+
+
+# P35 Files of an old operation
+
+GRACE_MS = 1_000_000
+
+
+class Clock:
+    """A wall clock that jumps."""
+
+    def __init__(self, lake: frazil.Lake) -> None:
+        self.now_ms = SYSTEM.now_ms()
+        lake.runtime = replace(SYSTEM, now_ms=lambda: self.now_ms)
+
+
+def staged(table: frazil.Table, suffix: str) -> list[str]:
+    """Files of this kind that no snapshot names yet."""
+    return [path for path in files_of(table) - named_files(table) if path.endswith(suffix)]
+
+
+STAGED = {"data": ".parquet", "manifest": "-m0.avro"}
+
+
+@pytest.mark.parametrize("removed", [True, False], ids=["removed", "spared"])
+@pytest.mark.parametrize("kind", STAGED)
+@pytest.mark.parametrize("verb", ["append", "upsert", "delete", "transaction"])
+def test_p35_an_old_operation_lands_only_if_its_files_are_still_there(
+    lake: frazil.Lake, table: frazil.Table, verb: str, kind: str, removed: bool
+) -> None:
+    """Otherwise the table names a file that was removed as an orphan, and nobody can read it any more."""
+    table.set_properties({"frazil.orphans.grace-ms": str(GRACE_MS)})
+    clock = Clock(lake)
+    before = rows_of(table)
+
+    def clean_up() -> None:
+        """While another writer wins the race; the manifests of the first attempt are there, too."""
+        clock.now_ms += GRACE_MS // 2 + 1
+        found = sorted(staged(table, STAGED[kind]))
+        assert found
+        if removed:
+            table._lake.storage.delete(found[-1:])
+        table.append([row(99, "Z", 0)])
+
+    tx = lake.transaction(retry=QUICK) if verb == "transaction" else None
+    verbs: dict[str, Callable[[], object]] = {
+        "append": lambda: table.append([row(4, "A", 40)], retry=QUICK),
+        "upsert": lambda: table.upsert([row(1, "A", 11)], mode="equality", retry=QUICK),
+        "delete": lambda: table.delete("id = 1", mode="merge-on-read", isolation="snapshot", retry=QUICK),
+    }
+    if tx is not None:
+        tx.table(NAME).append([row(5, "A", 50)])
+        tx.table(NAME).append([row(6, "A", 60)])
+        verbs["transaction"] = tx.commit
+    with losing_a_race(lake, clean_up), pytest.raises(CommitFailed) if removed else contextlib.nullcontext() as caught:
+        verbs[verb]()
+    if removed:
+        assert caught is not None
+        assert type(caught.value) is CommitFailed
+        assert "were removed before" in str(caught.value)
+        assert "Repeat the write" in str(caught.value)
+        assert rows_of(table) == [*before, row(99, "Z", 0)]
+    else:
+        assert len(table.history()) == (4 if tx is not None else 3)
+        assert rows_of(table) != [*before, row(99, "Z", 0)]
+    assert files_of(table) == named_files(table)
+
+
+@pytest.mark.parametrize("over", [0, 1])
+def test_p35_an_operation_that_is_not_old_pays_nothing(
+    lake: frazil.Lake, table: frazil.Table, monkeypatch: pytest.MonkeyPatch, over: int
+) -> None:
+    three_days = 3 * 24 * 3600 * 1000
+    clock = Clock(lake)
+    opened: list[str] = []
+    open_input = lake.storage.open_input
+
+    def watched(path: str) -> Any:
+        opened.append(path)
+        return open_input(path)
+
+    def jump() -> None:
+        clock.now_ms += three_days // 2 + over
+        monkeypatch.setattr(lake.storage, "open_input", watched)
+
+    table.append([row(4, "A", 40)], on_phase=once(Phase.HEAD_READ, jump))
+    assert len(opened) == over
+
+
+def test_p35_a_grace_period_is_a_number(table: frazil.Table) -> None:
+    with pytest.raises(frazil.InvalidInput, match="grace-ms"):
+        table.set_properties({"frazil.orphans.grace-ms": "3 days"})
+
+
+# P36 Readers without deletes by key
+
+
+def delete_files(table: frazil.Table) -> int:
+    totals = table.history()[-1].summary
+    live = [*live_entries(table, Content.POSITION_DELETES), *live_entries(table, Content.EQUALITY_DELETES)]
+    assert int(totals["total-delete-files"]) == len(live)
+    for content, word in ((Content.POSITION_DELETES, "position"), (Content.EQUALITY_DELETES, "equality")):
+        count = sum(entry.file.record_count for entry in live if entry.file.content == content)
+        assert int(totals[f"total-{word}-deletes"]) == count
+    return len(live)
+
+
+def test_p36_a_compaction_takes_out_every_delete_file(parted: frazil.Table) -> None:
+    parted.upsert([row(2, "A", 21), row(12, "B", 120)], mode="equality")
+    parted.delete("id = 3", mode="merge-on-read")
+    parted.upsert([row(2, "A", 22)], mode="equality")
+    expected = rows_of(parted)
+    assert delete_files(parted) == 3
+    done = parted.compact()
+    assert rows_of(parted) == expected == [ONE, row(2, "A", 22), row(11, "B", 110), row(12, "B", 120)]
+    assert delete_files(parted) == 0
+    summary = parted.history()[-1].summary
+    assert (summary["operation"], summary["removed-delete-files"], summary["removed-equality-deletes"]) == (
+        "replace",
+        "3",
+        "3",
+    )
+    assert done.files_removed == int(summary["deleted-data-files"]) + 3
+    assert not parted.compact().changed
+
+
+def test_p36_a_delete_file_that_a_file_beside_the_compacted_ones_needs_stays(parted: frazil.Table) -> None:
+    parted.upsert([row(2, "A", 21), row(11, "B", 111)], mode="equality")
+    parted.compact(where="part = 'A'")
+    assert rows_of(parted) == [ONE, row(2, "A", 21), THREE, row(11, "B", 111)]
+    assert delete_files(parted) == 1
+    parted.compact(where="part = 'B'")
+    assert rows_of(parted) == [ONE, row(2, "A", 21), THREE, row(11, "B", 111)]
+    assert delete_files(parted) == 0
+
+
+def test_p36_delete_files_that_apply_to_nothing_go_also_where_no_file_is_rewritten(lake: frazil.Lake) -> None:
+    table = lake.create_table(NAME, DDL, keys=["id"])
+    assert not table.compact().changed
+    table.upsert([ONE, TWO], mode="equality")
+    assert delete_files(table) == 1
+    before = [entry.file.file_path for entry in live_entries(table, Content.DATA)]
+    assert table.compact(where="id > 100").changed
+    assert delete_files(table) == 0
+    assert [entry.file.file_path for entry in live_entries(table, Content.DATA)] == before
+    assert rows_of(table) == [ONE, TWO]
+    assert not table.compact().changed

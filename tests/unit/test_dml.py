@@ -830,9 +830,11 @@ def test_compact_leaves_deleted_rows_out(lake: Lake) -> None:
         lake.position_deletes([(two.file_path, 0), ("x", 1)]),
     )
     lake.commit(named, shared)
-    lake.commit(lake.equality_deletes(numbered(3), Schema(ROWS.fields[0])), lake.data(numbered(3)))
+    by_key = lake.equality_deletes(numbered(3), Schema(ROWS.fields[0]))
+    lake.commit(by_key, lake.data(numbered(3)))
     write = compact(lake.view(), SETTINGS)
-    assert [each.file_path for each in write.removed_deletes] == [named.file_path]
+    assert {each.file_path for each in write.removed_deletes} == {each.file_path for each in (named, shared, by_key)}
+    assert write.unneeded == {shared.file_path: 2, by_key.file_path: 3}
     check_runs(write)
     lake.land(write)
     assert ids(lake.rows()) == [1, 3, 5]

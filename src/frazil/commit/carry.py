@@ -7,14 +7,14 @@ different things of one row. Pure: what has to be read is read through ``Look``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from pyroaring import BitMap64
 
 from frazil.commit.checks import Check, Look
 from frazil.commit.operations import Kind, Write
-from frazil.model import POSITION_FIELD, Change, Conflict, Content, DataFile, Entry, Lineage, Run
+from frazil.model import POSITION_FIELD, Change, Conflict, Content, DataFile, Entry, Lineage, Run, Status
 from frazil.read.plan import named_file
 
 Rows = BitMap64
@@ -35,7 +35,7 @@ class Carried:
     deletes: tuple[DataFile, ...]
     """My staged delete files that hold as they are."""
     removed_deletes: tuple[DataFile, ...] = ()
-    """Delete files that applied to removed files only."""
+    """Delete files that go, for they apply to no file that stays."""
     lineage: Lineage | None = None
     """Where my copies came from, when that is not what the operation was staged with."""
     conflicts: tuple[Conflict, ...] = ()
@@ -49,6 +49,12 @@ class Carried:
     @property
     def is_empty(self) -> bool:
         return not (self.removed or self.positions or self.added or self.deletes or self.removed_deletes)
+
+    def keeping(self, deletes: Container[str]) -> Carried:
+        """The same, but these delete files stay."""
+        return replace(
+            self, removed_deletes=tuple(each for each in self.removed_deletes if each.file_path not in deletes)
+        )
 
     def is_unmoved(self, write: Write) -> bool:
         """It stands exactly as it was staged."""
@@ -121,6 +127,10 @@ class _Tracker:
         self._tracked: dict[str, _Tracked] = {}
         self._seen_known: set[str] = set()
         self._conflicts: list[Conflict] = []
+        self._brought: dict[str, Entry] = {}
+        """Data files that others have added since and that are still there."""
+        self._dropped: set[str] = set()
+        """Delete files that others have taken out since."""
         self._has_moved = False
         for file in write.removed:
             tracked = self._track(file)
@@ -149,7 +159,10 @@ class _Tracker:
             else:
                 self._equality_deletes(entry, change)
         for file in change.removed:
+            self._brought.pop(file.file_path, None)
             self._removal(file, change)
+        self._dropped.update(file.file_path for file in change.removed_deletes)
+        self._brought.update((entry.file.file_path, entry) for entry in change.added)
 
     def _position_deletes(self, deletes: DataFile, change: Change) -> None:
         named = named_file(deletes)
@@ -414,7 +427,7 @@ class _Tracker:
         whole = {file.file_path for file in removed}
         mine = {file.file_path for file in added}
         deletes = [file for file in write.deletes if self._still_holds(file, positions, whole, mine)]
-        return Carried(
+        carried = Carried(
             tuple(removed),
             positions,
             files,
@@ -427,6 +440,26 @@ class _Tracker:
             dropped=sum(len(rows) for path, rows in self._stale.items() if path not in write.copies),
             gone_already=self._gone_already,
         )
+        # What is left must be work to do: an attempt that only takes out what is gone would be an empty snapshot.
+        return carried.keeping(self._dropped | self._needed_again(whole)) if write.unneeded else carried
+
+    def _needed_again(self, whole: set[str]) -> set[str]:
+        """Delete files that applied to nothing at the base, and apply to files that others have brought since.
+
+        A copy is as old as the snapshot that its writer read (P20), which may be older than a delete by key that
+        landed in between: without the delete, a row that it took out would be back.
+        """
+        brought = [entry for path, entry in self._brought.items() if path not in whole]
+        unneeded = (file for file in self._write.removed_deletes if file.file_path in self._write.unneeded)
+        return {file.file_path for file in unneeded if any(self._reaches(file, each) for each in brought)}
+
+    def _reaches(self, deletes: DataFile, data: Entry) -> bool:
+        number = self._write.unneeded[deletes.file_path]
+        # By position a delete reaches files of its own age, by key only older ones.
+        limit = number + (deletes.content == Content.POSITION_DELETES)
+        if data.sequence_number is not None and data.sequence_number >= limit:
+            return False
+        return self._look.applies(Entry(Status.EXISTING, deletes, sequence_number=number), data.file)
 
     def _leave_copied(self, tracked: _Tracked) -> None:
         """Rows that I copied, in a file that stays because others' rows are in it, too: they are there already.

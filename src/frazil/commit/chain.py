@@ -17,7 +17,7 @@ from frazil.commit.conflicts import head_conflicts, row_conflicts
 from frazil.commit.history import History, history
 from frazil.commit.intents import IntentConflict
 from frazil.commit.look import Looking
-from frazil.commit.manifests import FilesMissing, OperationManifests
+from frazil.commit.manifests import FilesMissing, OperationManifests, missing_files
 from frazil.commit.metadata_changes import metadata_change
 from frazil.commit.operations import MetadataChange, Operation, Write
 from frazil.commit.rebase import (
@@ -27,11 +27,13 @@ from frazil.commit.rebase import (
     add_snapshot,
     change_of,
     distinct,
+    may_be_cleaned_up,
     snapshot_json,
     write_requirements,
 )
-from frazil.errors import CorruptMetadata, Unsupported
+from frazil.errors import CommitFailed, CorruptMetadata, Unsupported
 from frazil.format.metadata import MAIN, TableMetadata
+from frazil.format.properties import ORPHAN_GRACE
 from frazil.format.storage import Storage
 from frazil.format.updates import apply, next_time_ms
 from frazil.model import Change, Conflict, Content, Ident, Predicate, Snapshot
@@ -83,6 +85,7 @@ class Chain:
         self._ident = ident
         self._catalog = catalog
         self._storage = storage
+        self._runtime = runtime
         self._steps = [
             _Step(
                 operation,
@@ -112,7 +115,8 @@ class Chain:
         return self._real[-1].write.branch if self._real else MAIN
 
     def draft(self, head: Head, identity: Mapping[str, str], attempt: int) -> Draft | None:
-        """Build on this head; None: there is nothing left to do. Raises Refused."""
+        """Build on this head; None: there is nothing left to do. Raises Refused, and CommitFailed for lost files."""
+        self._check_files(head.metadata)
         building = _Building(head, identity, attempt)
         try:
             for step in self._steps:
@@ -130,6 +134,25 @@ class Chain:
             self._storage.delete(building.written)
             raise
         return building.draft() if building.updates else None
+
+    def _check_files(self, metadata: TableMetadata) -> None:
+        """Those who clean up may have taken the files of an old operation for orphans (rule P35)."""
+        now = self._runtime.now_ms()
+        old = [
+            step.manifests
+            for step in self._writes
+            if step.write.staged_since_ms is not None
+            and may_be_cleaned_up(step.write.staged_since_ms, now, metadata.properties)
+        ]
+        missing = missing_files(self._storage, [path for each in old for path in each.paths])
+        if missing:
+            raise CommitFailed(
+                f"{len(missing)} of the files that were written for this commit to {self._ident} were removed before "
+                "it could land, and nothing was committed",
+                evidence=f"One of them is {missing[0]}",
+                advice="Repeat the write. Whoever removes orphans must spare files that are younger than "
+                f"{ORPHAN_GRACE} says, and a write must not take as long as that",
+            )
 
     def _add_change(self, operation: MetadataChange, building: _Building) -> None:
         _refuse_any(head_conflicts(operation, building.metadata))
@@ -189,6 +212,10 @@ class Chain:
         _refuse_any(head_conflicts(write, metadata, found))
         since = self._history(write, found)
         carried, conflicts = row_conflicts(write, since, step.looking.at(metadata, found), metadata, found)
+        if not since.base_is_ancestor or (since.changes and step is not self._real[0]):
+            # What the files of another history need, nobody has looked at; and a delete by key of an earlier step
+            # is younger than all that has landed since, and takes rows out of it.
+            carried = carried.keeping(write.unneeded)
         _refuse_any((*conflicts, *self._later_step_conflicts(step, carried, since, building)))
         return carried, since
 
@@ -332,7 +359,7 @@ def _names(write: Write) -> set[str]:
 
 def _looks_back(write: Write, head: TableMetadata) -> bool:
     """Whether anything that landed since can matter. Rows added blindly only mind rows that were deleted (P23)."""
-    if write.removed or write.positions or write.reads or not write.owns_files:
+    if write.removed or write.positions or write.reads or write.unneeded or not write.owns_files:
         return True
     if write.on_deleted == "keep":
         return False

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 
 from frazil.commit.carry import Carried
 from frazil.commit.operations import Kind, Write
 from frazil.commit.rebase import Effect, Place, lay_out
+from frazil.errors import StorageError
 from frazil.format.manifests import (
     DATA_MANIFEST,
     DELETE_MANIFEST,
@@ -21,11 +23,13 @@ from frazil.format.manifests import (
     write_manifest_list,
 )
 from frazil.format.metadata import TableMetadata
-from frazil.format.storage import Storage
+from frazil.format.storage import Storage, is_local
 from frazil.model import Content, DataFile, Entry, Manifest, Snapshot, Status
 from frazil.runtime import Runtime
 from frazil.stage.deletes import stage_positions
 from frazil.stage.lineage import write_lineage
+
+_REMOTE_THREADS = 16
 
 
 class FilesMissing(Exception):
@@ -83,9 +87,14 @@ class OperationManifests:
         gone = tuple(file for file in taken if file.content != Content.DATA)
         return path, Effect(self._write.kind, carried.added, deletes, data, gone, sidecar)
 
+    @property
+    def paths(self) -> list[str]:
+        """Every file that another attempt may use: what was staged, and what the attempts so far have written."""
+        return [*self._written(), *self._write.staged_paths]
+
     def remove_unused(self) -> None:
         """After a success: what only losing attempts wanted, and what went into a merge or is not needed any more."""
-        self._storage.delete([path for path in (*self._written(), *self._write.staged_paths) if path not in self._used])
+        self._storage.delete([path for path in self.paths if path not in self._used])
 
     def remove_all(self) -> None:
         """After a definite failure: nobody can reference any of these."""
@@ -234,6 +243,24 @@ class OperationManifests:
             )
             self._entries[path] = held
         return self._new[key]
+
+
+def missing_files(storage: Storage, paths: Sequence[str]) -> list[str]:
+    """Those of the files that are not there. One that cannot be asked for is an error, not a missing file."""
+
+    def is_missing(path: str) -> bool:
+        try:
+            storage.open_input(path).close()
+        except StorageError as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                return True
+            raise
+        return False
+
+    if len(paths) <= 1 or is_local(paths[0]):
+        return [path for path in paths if is_missing(path)]
+    with ThreadPoolExecutor(min(_REMOTE_THREADS, len(paths)), thread_name_prefix="frazil-files") as pool:
+        return [path for path, missing in zip(paths, pool.map(is_missing, paths), strict=True) if missing]
 
 
 def _identity(manifest: Manifest) -> tuple[str, int]:

@@ -103,7 +103,10 @@ class Write:
     removed: tuple[DataFile, ...] = ()
     """Data files that go."""
     removed_deletes: tuple[DataFile, ...] = ()
-    """Delete files that applied to removed files only; it is no matter if they are gone already."""
+    """Delete files that applied to removed files only, or to none; it is no matter if they are gone already."""
+    unneeded: Mapping[str, int] = field(default_factory=dict)
+    """Those of ``removed_deletes`` that were found to apply to no file that stays, with their sequence numbers. Others
+    may bring older files meanwhile; one that applies to such a file stays (P36)."""
     deletes: tuple[DataFile, ...] = ()
     """New delete files: position deletes of one data file each, or equality deletes."""
     positions: Mapping[str, BitMap64] = field(default_factory=dict)
@@ -130,6 +133,8 @@ class Write:
     """The id its snapshot is to have, where something refers to it already; None: any."""
     owns_files: bool = True
     """The files were written for this operation and go when it fails; False: they belong to another snapshot."""
+    staged_since_ms: int | None = None
+    """When the first of its files may have been written, by the writer's clock (P35); None: it has written none."""
     rows: RowCounts = RowCounts()
     snapshot_properties: Mapping[str, str] = field(default_factory=dict)
 

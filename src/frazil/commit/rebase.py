@@ -11,6 +11,7 @@ from frazil.commit.operations import Kind, Write
 from frazil.errors import InvalidInput
 from frazil.format.manifests import DATA_MANIFEST, DELETE_MANIFEST
 from frazil.format.metadata import TableMetadata
+from frazil.format.properties import ORPHAN_GRACE
 from frazil.model import Change, Content, DataFile, Entry, Manifest, Snapshot, Status
 
 Json = dict[str, Any]
@@ -24,6 +25,8 @@ SOURCE = "source-snapshot-id"
 _MERGE_ENABLED = ("commit.manifest-merge.enabled", "true")
 _MERGE_MIN_COUNT = ("commit.manifest.min-count-to-merge", "100")
 _MERGE_TARGET_SIZE = ("commit.manifest.target-size-bytes", str(8 * 1024 * 1024))
+_ORPHAN_GRACE = (ORPHAN_GRACE, str(3 * 24 * 60 * 60 * 1000))
+"""Three days, as Iceberg's own remove_orphan_files waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +247,14 @@ def distinct(requirements: Iterable[Json]) -> Updates:
     for each in requirements:
         found.setdefault((each["type"], each.get("ref", "")), each)
     return tuple(found.values())
+
+
+def may_be_cleaned_up(since_ms: int, now_ms: int, properties: Mapping[str, str]) -> bool:
+    """Whether files written since then are near the age at which others take them for orphans (rule P35).
+
+    Half of it: the clocks of two machines differ, and the swap comes a while after the look.
+    """
+    return 2 * (now_ms - since_ms) > _number(properties, _ORPHAN_GRACE)
 
 
 def _text(properties: Mapping[str, str], setting: tuple[str, str]) -> str:

@@ -1,4 +1,7 @@
-"""The same rows in fewer files: small ones of one partition are put together, and deleted rows are left out."""
+"""The same rows in fewer files: small ones of one partition are put together, and deleted rows are left out.
+
+So are delete files that nothing needs any more: afterwards readers without deletes by key can read the table.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,10 @@ def packing(view: View, settings: Settings) -> Packing:
 
 
 def compact(view: View, settings: Settings, where: Filter | None = None) -> Write:
-    """Rewrite small files and files with deleted rows, partition by partition. ``where`` selects files, not rows."""
+    """Rewrite small files and files with deleted rows, partition by partition. ``where`` selects files, not rows.
+
+    Delete files that apply to nothing any more go, wherever they are.
+    """
     how = packing(view, settings)
     with Draft(view, replace(settings, options=how.for_files)) as draft:
         for group in groups_of(chosen_files(view, where), how, lambda task: _has_deletes(task, draft.reading)):
@@ -50,6 +56,7 @@ def compact(view: View, settings: Settings, where: Filter | None = None) -> Writ
             for task in group:
                 draft.remove(task)
             draft.copy(_rows(group, draft.reading), group[0].file, is_sorted=len(group) == 1)
+        draft.drop_unneeded_deletes()
         return draft.finished(Kind.REWRITE, RowCounts())
 
 

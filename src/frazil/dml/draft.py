@@ -16,11 +16,11 @@ from pyroaring import BitMap64
 
 from frazil.commit.operations import Kind, Read, RowCounts, Write
 from frazil.dml.view import MERGE_ON_READ, Mode, Settings, View
-from frazil.format.filters import Filter
+from frazil.format.filters import Filter, parse_filter
 from frazil.model import Content, DataFile, Predicate, Run
 from frazil.read.arrow import Reading, count_task
 from frazil.read.deletes import Keys
-from frazil.read.plan import FileTask, named_file
+from frazil.read.plan import FileTask, has_deletes, named_file, plan
 from frazil.read.positions import rows_with_matches
 from frazil.stage.arrow import StagedFiles, check_writable, stage, stage_copies
 from frazil.stage.deletes import stage_keys, stage_positions
@@ -37,6 +37,7 @@ class _Parts:
     copies: dict[str, tuple[Run, ...]] = field(default_factory=dict)
     removed: list[DataFile] = field(default_factory=list)
     removed_deletes: dict[str, DataFile] = field(default_factory=dict)
+    unneeded: dict[str, int] = field(default_factory=dict)
     deletes: list[DataFile] = field(default_factory=list)
     positions: dict[str, BitMap64] = field(default_factory=dict)
     touched: dict[str, DataFile] = field(default_factory=dict)
@@ -52,6 +53,7 @@ class Draft:
         self.view = view
         self._settings = settings
         self._parts = _Parts()
+        self._since_ms = view.runtime.now_ms()
 
     def __enter__(self) -> Self:
         check_writable(self.view.metadata)
@@ -124,6 +126,23 @@ class Draft:
         )
         self._parts.added += copied.files
         self._parts.copies.update(copied.runs)
+
+    def drop_unneeded_deletes(self) -> None:
+        """Delete files go that apply to no file which stays, once it is known which files go.
+
+        They only cost every reader a look, and readers without deletes by key refuse the table for them (P36).
+        """
+        view, parts = self.view, self._parts
+        if not has_deletes(view.snapshot, view.storage):
+            return
+        whole = plan(view.metadata, view.snapshot, parse_filter(None, view.schema), view.storage)
+        gone = {file.file_path for file in parts.removed}
+        needed = {ref.file.file_path for task in whole.tasks if task.file.file_path not in gone for ref in task.deletes}
+        for entry in whole.deletes:
+            path = entry.file.file_path
+            if path not in needed and path not in parts.removed_deletes:
+                parts.removed_deletes[path] = entry.file
+                parts.unneeded[path] = entry.sequence_number or 0
 
     def add_keys(self, keys: Sequence[pa.RecordBatch], field_ids: Sequence[int], spec_id: int) -> None:
         """Every older row with one of these keys goes."""
@@ -200,6 +219,7 @@ class Draft:
             copies=parts.copies,
             removed=tuple(parts.removed),
             removed_deletes=tuple(parts.removed_deletes.values()),
+            unneeded=parts.unneeded,
             deletes=tuple(parts.deletes),
             positions=_joined(parts.positions, parts.staged_positions),
             touched=parts.touched,
@@ -212,6 +232,7 @@ class Draft:
             schema_id=view.metadata.current_schema_id,
             written_ids=_names(schema) if parts.added else {},
             nullable_ids=_with_nulls(parts.added, schema),
+            staged_since_ms=self._since_ms,
             rows=rows,
             snapshot_properties=self._settings.snapshot_properties,
         )

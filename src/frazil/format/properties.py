@@ -9,6 +9,8 @@ from pyiceberg.table.name_mapping import parse_mapping_from_json
 from frazil.errors import InvalidInput
 
 NAME_MAPPING = "schema.name-mapping.default"
+ORPHAN_GRACE = "frazil.orphans.grace-ms"
+"""How old a file must be before those who clean up may take it for one that no writer is going to commit."""
 _AT_LEAST = {
     "commit.retry.num-retries": 0,
     "commit.retry.min-wait-ms": 0,
@@ -21,6 +23,7 @@ _AT_LEAST = {
     "history.expire.max-snapshot-age-ms": 0,
     "history.expire.min-snapshots-to-keep": 1,
     "history.expire.max-ref-age-ms": 1,
+    ORPHAN_GRACE: 1,
 }
 _PLACES = ("write.data.path", "write.metadata.path", "write.object-storage.path")
 

@@ -63,6 +63,8 @@ class Counts:
 @dataclass(frozen=True, slots=True, eq=False)
 class ScanPlan:
     tasks: tuple[FileTask, ...]
+    deletes: tuple[Entry, ...] = ()
+    """The delete files that were looked at, also those that apply to no task."""
     counts: Counts = field(default_factory=Counts)
 
 
@@ -108,7 +110,14 @@ def plan(
         files_matching_whole=planner.whole,
         delete_files=len(delete_entries),
     )
-    return ScanPlan(tuple(tasks), counts)
+    return ScanPlan(tuple(tasks), tuple(delete_entries), counts)
+
+
+def has_deletes(snapshot: Snapshot | None, storage: Storage) -> bool:
+    """Whether a snapshot has delete files at all, by its manifest list alone."""
+    if snapshot is None or snapshot.manifest_list is None:
+        return False
+    return any(each.content != DATA_MANIFEST for each in read_manifest_list(storage, snapshot.manifest_list))
 
 
 def _read(storage: Storage, manifests: Sequence[Manifest], stats: frozenset[int] | None) -> Iterable[Iterable[Entry]]:
