@@ -15,6 +15,8 @@ JOBS ?= 2
 # What goes to the tool behind a command: make unit ARGS="-k swap"
 ARGS ?=
 TIMES ?= 20
+# The releases of pyspark that `make spark-versions` takes: versions, patterns, or newest.
+SPARK_VERSIONS ?= 4.0.* newest
 
 .PHONY: help
 help: ## Show this list
@@ -58,6 +60,17 @@ spark: $(READY) ## Only the tests of Spark (needs Java 17+): on this machine, an
 	  FRAZIL_TEST_SPARK=cluster $(BIN)/pytest -m "everywhere and not slow" tests/spark $(ARGS); \
 	  FRAZIL_TEST_SPARK=connect $(BIN)/pytest -m "everywhere and not slow" tests/spark $(ARGS); \
 	else echo "The tests of Spark were left out."; fi
+
+.PHONY: spark-versions
+spark-versions: $(READY) ## The tests of Spark with other releases of pyspark (SPARK_VERSIONS="4.0.* newest")
+	@.ci/java-check
+	@set -f; unset SPARK_HOME; failed=""; \
+	for version in $(SPARK_VERSIONS); do \
+	  bin="$$(.ci/spark-version "$$version")" && \
+	  "$$bin/python" -c "import pyspark; print('pyspark', pyspark.__version__)" && \
+	  $(MAKE) spark BIN="$$bin" || failed="$$failed $$version"; \
+	done; \
+	if [ -n "$$failed" ]; then echo "Failed with pyspark$$failed" >&2; exit 1; fi
 
 .PHONY: interop
 interop: $(READY) ## Read, write and race the same tables with Iceberg Java (needs a JDK 17+ and Maven)
@@ -103,5 +116,5 @@ fmt: $(READY) ## Format the code and repair what ruff can
 
 .PHONY: clean
 clean: ## Remove the environment, caches and what the demo left
-	rm -rf $(VENV) .tools .jars demo-lake dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venvs .tools .jars demo-lake dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import frazil
+from frazil.on_spark import draft
 from frazil.on_spark import session as sessions
 
 KIND = os.environ.get("FRAZIL_TEST_SPARK", "local")
@@ -62,3 +63,9 @@ def lake(tmp_path: Path) -> Iterator[frazil.Lake]:
     with frazil.connect(str(tmp_path / "lake")) as lake:
         lake.create_namespace("shop")
         yield lake
+
+
+@pytest.fixture(autouse=True)
+def written_by_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Frames of these tests are small, and would be written by this process: see test_small.py for that."""
+    monkeypatch.setattr(draft, "MOST_BYTES", -1)

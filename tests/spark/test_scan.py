@@ -46,7 +46,8 @@ import frazil
 from frazil.errors import CorruptMetadata, InvalidInput, StorageError, Unsupported
 from frazil.format.storage import Storage
 from frazil.on_spark import file_columns, paths
-from frazil.on_spark.scan import FILE, POSITION, read_tasks, relation, scan_to_spark
+from frazil.on_spark import scan as scanning
+from frazil.on_spark.scan import FILE, POSITION, numbers_of, read_tasks, relation, scan_to_spark
 from frazil.read.scan import Scan
 from unit.written import Written
 
@@ -432,6 +433,14 @@ def test_a_column_that_only_the_partition_has(tmp_path: Path, spark: Any) -> Non
 # Deletes
 
 
+@pytest.fixture(params=["here", "there"])
+def positions_read(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Few position deletes are read by this process, many by Spark."""
+    if request.param == "there":
+        monkeypatch.setattr(scanning, "_READ_HERE_FILES", -1)
+    return str(request.param)
+
+
 @pytest.fixture
 def deleted(tmp_path: Path) -> Written:
     table = Written(tmp_path, [Schema(ID, optional(2, "v", StringType()))])
@@ -449,6 +458,7 @@ def deleted(tmp_path: Path) -> Written:
     return table
 
 
+@pytest.mark.usefixtures("positions_read")
 def test_position_deletes(deleted: Written, spark: Any) -> None:
     for where in (None, "id > 7", "id = 0", "v is null", "id in (4, 9, 14, 24, 25, 101)"):
         assert_same(deleted.scan(where), spark)
@@ -457,6 +467,7 @@ def test_position_deletes(deleted: Written, spark: Any) -> None:
     assert "GreaterThanOrEqual(id,7)" in pushed
 
 
+@pytest.mark.usefixtures("positions_read")
 def test_a_position_delete_reaches_only_the_tasks_that_list_it(tmp_path: Path, spark: Any) -> None:
     table = Written(tmp_path, [Schema(ID)])
     path = table.path("data")
@@ -478,7 +489,9 @@ def test_a_position_delete_reaches_only_the_tasks_that_list_it(tmp_path: Path, s
 def test_rows_with_their_file_and_number(deleted: Written, spark: Any) -> None:
     scan = deleted.scan("id > 3")
     tasks = scan.tasks()
-    frame = read_tasks(spark, tasks, storage=scan._storage, metadata=scan._metadata, schema=scan._wanted, numbered=True)
+    frame = read_tasks(
+        spark, tasks, storage=scan._storage, metadata=scan._metadata, schema=scan._wanted, numbered="number"
+    )
     assert frame.columns == ["id", "v", FILE, POSITION]
     assert dict(frame.dtypes)[FILE] == "int"
     rows = frame.collect()
@@ -486,18 +499,32 @@ def test_rows_with_their_file_and_number(deleted: Written, spark: Any) -> None:
     for row in rows:
         table = pq.read_table(tasks[row[FILE]].file.file_path)
         assert table["id"][row[POSITION]].as_py() == row["id"]
-    none = read_tasks(spark, [], storage=scan._storage, metadata=scan._metadata, schema=scan._wanted, numbered=True)
+    none = read_tasks(spark, [], storage=scan._storage, metadata=scan._metadata, schema=scan._wanted, numbered="number")
     assert none.columns == frame.columns
 
 
-def test_a_delete_file_of_other_columns_is_no_delete_file(tmp_path: Path, spark: Any) -> None:
+@pytest.mark.usefixtures("positions_read")
+def test_positions_beyond_a_file_take_nothing_out_of_another(tmp_path: Path, spark: Any) -> None:
+    table = Written(tmp_path, [Schema(ID)])
+    files = [table.data([{"id": 10 * n + i} for i in range(3)]) for n in range(2)]
+    table.commit(*files)
+    # Rows are told apart by the file's hash with the row's number in its lowest bits: so large a one is another's.
+    tasks = table.scan().tasks()
+    one, other = ([each for each, at in numbers_of(tasks).items() if at == n] for n in range(2))
+    strange = [mine ^ theirs ^ 1 for mine, theirs in zip(one, other, strict=True)]
+    table.commit(table.position_deletes([(tasks[0].file.file_path, each) for each in strange if each > 0]))
+    assert scan_to_spark(table.scan(), spark).count() == 6
+
+
+def test_a_delete_file_of_other_columns_is_no_delete_file(tmp_path: Path, spark: Any, positions_read: str) -> None:
     table = Written(tmp_path, [Schema(ID)])
     data = table.data([{"id": 1}])
     table.commit(data)
     file = table.position_deletes([(data.file_path, 0)])
     pq.write_table(pa.table({"other": [1]}), file.file_path)
     table.commit(file)
-    with pytest.raises(Exception, match="without file or position"):
+    says = "without file or position" if positions_read == "there" else "lacks the column 'file_path'"
+    with pytest.raises(Exception, match=says):
         scan_to_spark(table.scan(), spark).collect()
 
 
@@ -609,7 +636,7 @@ def test_trap_4_any_location(tmp_path: Path, spark: Any, name: str) -> None:
         assert_same(table.scan(), spark)
         scan = table.scan()
         frame = read_tasks(
-            spark, scan.tasks(), storage=scan._storage, metadata=scan._metadata, schema=scan._wanted, numbered=True
+            spark, scan.tasks(), storage=scan._storage, metadata=scan._metadata, schema=scan._wanted, numbered="number"
         )
         assert {(row[FILE], row[POSITION]) for row in frame.collect()} == {(0, 0), (1, 0), (1, 1)}
         read = relation(spark, [file.file_path for file in files], "id bigint", Storage())

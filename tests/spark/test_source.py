@@ -11,6 +11,7 @@ from uuid import UUID
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.datasource import DataSourceReader
 
 import frazil
 from spark.test_scan import plain
@@ -106,6 +107,7 @@ def test_a_frame_keeps_showing_its_snapshot(lake: frazil.Lake, spark: Any) -> No
     assert read(spark, lake).count() == 3
 
 
+@pytest.mark.skipif(not hasattr(DataSourceReader, "pushFilters"), reason="Spark 4.0 tells no filters")
 def test_spark_filters_prune_files_where_asked(lake: frazil.Lake, spark: Any) -> None:
     table = lake.create_table("shop.t", DDL, partition_by=["day(ts)"])
     table.append(rows(*range(20)))
@@ -131,6 +133,37 @@ def test_wrong_options_are_named(lake: frazil.Lake, spark: Any) -> None:
         read(spark, lake, "shop.nothing").count()
     with pytest.raises(Exception, match="each name a snapshot"):
         read(spark, lake, snapshot="1", ref="main").count()
+
+
+def test_required_values_at_every_depth(lake: frazil.Lake, spark: Any) -> None:
+    from pyiceberg.schema import Schema
+    from pyiceberg.types import IntegerType, ListType, MapType, NestedField, StringType, StructType
+
+    inner = StructType(NestedField(3, "x", IntegerType(), required=True), NestedField(4, "y", StringType()))
+    columns = [
+        NestedField(1, "id", IntegerType(), required=True),
+        NestedField(2, "st", inner, required=True),
+        NestedField(5, "xs", ListType(6, StringType(), element_required=True), required=True),
+        NestedField(7, "m", MapType(8, StringType(), 9, IntegerType(), value_required=True), required=False),
+    ]
+    table = lake.create_table("shop.t", Schema(*columns))
+    table.append([{"id": 1, "st": {"x": 1, "y": None}, "xs": ["a"], "m": [("k", 1)]}])
+    table.append([{"id": 2, "st": {"x": 2, "y": "y"}, "xs": [], "m": None}])
+    assert bag(read(spark, lake).toArrow()) == bag(table.scan().to_arrow())
+
+
+def test_a_schema_given_to_spark_is_the_tables_but_for_what_may_be_null(lake: frazil.Lake, spark: Any) -> None:
+    table = lake.create_table("shop.t", DDL)
+    table.append(rows(1, 2))
+
+    def given(ddl: str) -> Any:
+        return spark.read.format("frazil").schema(ddl).options(**lake.spark_options()).load("shop.t")
+
+    assert bag(given(DDL.replace(" not null", "")).toArrow()) == bag(table.scan().to_arrow())
+    with pytest.raises(Exception, match=r"has the columns id int, k int, .*the table has id bigint, k int, "):
+        given(DDL.replace("bigint", "int")).count()
+    with pytest.raises(Exception, match=r"has the columns k int, .*the table has id bigint, k int, "):
+        given(DDL.partition(", ")[2]).count()
 
 
 # Writing

@@ -57,7 +57,6 @@ def table_rows(lake: frazil.Lake, name: str, *columns: str) -> list[tuple[Any, .
         ("SELECT events.id FROM `shop`.`events` WHERE events.id = 3", [(3,)]),
         ("SELECT e.id, l.label FROM shop.events e JOIN shop.names l ON e.id = l.id", [(1, "one"), (2, "it's")]),
         ("SELECT e.id, l.label FROM shop.events e LEFT JOIN shop.names l USING (id) WHERE l.id IS NULL", [(3, None)]),
-        ("SELECT label FROM shop.names WHERE label = 'it''s'", [("it's",)]),
         ("SELECT label FROM shop.names WHERE label = 'it\\'s'", [("it's",)]),
         ("SELECT count(*) FROM shop.events WHERE id IN (SELECT id FROM shop.names)", [(2,)]),
         ("WITH events AS (SELECT id FROM shop.names) SELECT id FROM events", [(1,), (2,)]),
@@ -73,6 +72,15 @@ def table_rows(lake: frazil.Lake, name: str, *columns: str) -> list[tuple[Any, .
 )
 def test_a_query_gives_the_rows_that_sql_says(run: Run, text: str, wanted: list[tuple[Any, ...]]) -> None:
     assert rows(run(text)) == wanted
+
+
+def test_doubled_quotes_mean_what_spark_says_and_pruning_loses_no_row(shop: frazil.Lake, spark: Any) -> None:
+    """To Spark 4.0 they are two texts side by side, to later ones a quote."""
+    for at, label in enumerate(("its", "it's")):
+        shop.table("shop.names").append([{"id": at, "label": label}])
+    shop.table("shop.names").delete("id = 2")
+    meant = spark.sql("SELECT 'it''s'").collect()[0][0]
+    assert rows(shop.sql("SELECT label FROM shop.names WHERE label = 'it''s'", spark)) == [(meant,)]
 
 
 def test_names_with_dots_and_views_of_the_session(shop: frazil.Lake, spark: Any) -> None:

@@ -24,7 +24,8 @@ from frazil.format.schemas import arrow_schema
 from frazil.format.storage import Storage, local_path
 from frazil.model import Content, DataFile
 from frazil.on_spark import stage as staging
-from frazil.on_spark.stage import conform_frame, stage_keys, stage_rows
+from frazil.on_spark.fitting import conform_frame
+from frazil.on_spark.stage import stage_keys, stage_rows
 from frazil.runtime import SYSTEM
 from frazil.stage import arrow as arrow_staging
 

@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -159,20 +160,27 @@ def benchmarks_table() -> str:
     for path in sorted(ROOT.glob("benchmarks/results/*.json")):
         found = json.loads(path.read_text())
         for what, value in found["figures"].items():
-            if isinstance(value, dict):
-                bound = "at most" if "cost at" in what else "at least"
-                verdict = "reached" if value["reached"] else "not reached"
-                lines.append(f"| {what} | **{value['ratio']:.1f} ×** | wanted {bound} {value['wanted']} ×: {verdict} |")
-            else:
-                lines.append(f"| {what} | {_with_unit(what, value)} | |")
+            lines.append(f"| {what} | {_figure(what, value)} |")
     return "\n".join(lines)
 
 
+def _figure(what: str, value: Any) -> str:
+    if not isinstance(value, dict):
+        return f"{_with_unit(what, value)} |"
+    verdict = "reached" if value["reached"] else "not reached"
+    if "megabytes" in value:
+        return f"**{value['megabytes']:.0f} MB** | wanted at most {value['allowed']} MB: {verdict}"
+    bound = "at most" if "cost at" in what else "at least"
+    return f"**{value['ratio']:.2f} ×** | wanted {bound} {value['wanted']} ×: {verdict}"
+
+
 def _with_unit(what: str, value: float) -> str:
-    if ": queries" in what or ": files read" in what:
+    if ": queries" in what or ": files read" in what or what in ("rows", "files", "repeat"):
         return f"{value:.0f}"
+    if what.startswith("driver memory"):
+        return f"{value:.0f} MB"
     unit = "commits/s" if ": files," in what or ": rows," in what else "ms" if ": " in what else "s"
-    return f"{value:.1f} {unit}"
+    return f"{value:.2f} {unit}"
 
 
 def test_the_generated_benchmarks_name_what_was_measured() -> None:

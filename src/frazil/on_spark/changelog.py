@@ -17,7 +17,7 @@ from pyiceberg.schema import Schema
 
 from frazil.errors import Unsupported
 from frazil.model import Lineage
-from frazil.on_spark.scan import FILE, POSITION, read_tasks
+from frazil.on_spark.scan import FILE, POSITION, Numbered, read_tasks
 from frazil.on_spark.session import Frame, Session
 from frazil.read.changes import DELETE, INSERT, ORDINAL, SNAPSHOT, TYPE, Changes, Difference, Step
 from frazil.read.plan import FileTask
@@ -86,7 +86,7 @@ class _Changelog:
             if key is not None or len({(kind, step.ordinal) for kind, step, _ in members}) == 1:
                 yield self._facts(self._read(tasks), kind, step)
                 continue
-            yield self._read(tasks, numbered=True).join(self._listed(members), FILE).select(*self._columns())
+            yield self._read(tasks, numbered="number").join(self._listed(members), FILE).select(*self._columns())
 
     def _listed(self, members: Sequence[tuple[str, Step, FileTask]]) -> Frame:
         return self._small(
@@ -113,10 +113,10 @@ class _Changelog:
 
     def _less(self, tasks: Tasks, positions: Frame) -> Frame:
         """The live rows of these files without those at the given places."""
-        return self._read(tasks, numbered=True).join(positions, [FILE, POSITION], "left_anti")
+        return self._read(tasks, numbered="number").join(positions, [FILE, POSITION], "left_anti")
 
     def _positions(self, tasks: Tasks) -> Frame:
-        return self._read(tasks, numbered=True, schema=Schema()).select(FILE, POSITION)
+        return self._read(tasks, numbered="number", schema=Schema()).select(FILE, POSITION)
 
     # Files that our own copy-on-write replaced
 
@@ -182,7 +182,7 @@ class _Changelog:
 
     # Frames
 
-    def _read(self, tasks: Tasks, *, numbered: bool = False, schema: Schema | None = None) -> Frame:
+    def _read(self, tasks: Tasks, *, numbered: Numbered = "no", schema: Schema | None = None) -> Frame:
         return read_tasks(
             self._spark,
             tasks,

@@ -23,11 +23,12 @@ from frazil.format.partitions import reaches_everything
 from frazil.format.schemas import arrow_schema, match_name
 from frazil.on_spark.changes import stage_copies
 from frazil.on_spark.draft import SparkDraft, check_count
+from frazil.on_spark.fitting import conform_frame
 from frazil.on_spark.keys import KeyFrame
 from frazil.on_spark.merge import explain, merge
 from frazil.on_spark.scan import FILE, POSITION
 from frazil.on_spark.session import Frame, Session, is_frame, session_of
-from frazil.on_spark.stage import conform_frame, stage_keys
+from frazil.on_spark.stage import stage_keys
 from frazil.on_spark.types import frame_schema
 from frazil.on_spark.values import Assigned
 from frazil.stage.arrow import partition_identity
@@ -155,6 +156,7 @@ class SparkEngine:
                 draft.remove(tasks[number])
             copies = stage_copies(self.spark, draft.with_keyed(tasks, chosen, None), groups, tasks, view, plain)
             draft.adopt_copies(copies.files, copies.runs)
+            draft.drop_unneeded_deletes()
             return draft.finished(Kind.REWRITE, RowCounts())
 
     # Rows

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyiceberg.schema import Schema
 from pyroaring import BitMap64
 
@@ -16,29 +18,50 @@ from frazil.errors import StorageError
 from frazil.format.filters import Filter
 from frazil.model import Content, DataFile, Run
 from frazil.on_spark.changes import Copies, stage_copies, stage_marks
-from frazil.on_spark.scan import FILE, POSITION, read_tasks
-from frazil.on_spark.session import Frame, Session, translated
+from frazil.on_spark.fitting import means_the_same_in_arrow
+from frazil.on_spark.scan import FILE, POSITION, numbers_of, read_tasks, with_numbers
+from frazil.on_spark.session import Frame, Session, estimated_bytes, translated, without_origins
 from frazil.on_spark.stage import stage_rows
 from frazil.read.plan import FileTask
 from frazil.read.positions import bitmap, rows_with_positions
 from frazil.stage.arrow import StagedFiles
 
+MOST_BYTES, MOST_ROWS = 1 << 20, 20_000
+"""A frame that Spark takes for this small is written by this process, if it is: the bookkeeping of a job that writes
+files takes several times as long as such rows do.
+"""
 MOST_POSITIONS = 500_000
 """So many row numbers come to the driver; more of them stay on the executors, and in the files they write."""
 
 
 class SparkDraft(Draft):
-    """``with SparkDraft(spark, view, settings) as draft: …``. Frames of positions have the columns FILE, a number of a
-    task, and POSITION, a row of its file.
+    """``with SparkDraft(spark, view, settings) as draft: …``. Frames of positions have the columns FILE, the hash
+    of the file of one of the tasks, and POSITION, a row of that file.
     """
 
     def __init__(self, spark: Session, view: View, settings: Settings) -> None:
         super().__init__(view, settings)
         self.spark = spark
+        self._quiet = without_origins()
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        self._quiet.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._quiet.__exit__(None, None, None)
+        super().__exit__(kind, error, trace)
 
     def add_frame(self, rows: Frame, where: Filter | None = None) -> StagedFiles:
         """New rows, or rows with new values. ``where``: each of them must match it."""
         view = self.view
+        with translated(f"write to {view.table}"):
+            here = None if where is not None else fetched(rows, view.schema)
+        if here is not None:
+            return self.add_rows(here)
         staged = stage_rows(
             rows,
             metadata=view.metadata,
@@ -61,7 +84,7 @@ class SparkDraft(Draft):
             metadata=view.metadata,
             schema=schema,
             filtered=filtered,
-            numbered=True,
+            numbered="hash",
         )
 
     def take_out_matching(self, where: Filter, mode: Mode) -> int:
@@ -84,11 +107,17 @@ class SparkDraft(Draft):
         live = self.rows(others, _one_column(self.view.schema), filtered=False).count() if others else 0
         return sum(task.file.record_count for task in plain) + int(live)
 
-    def few(self, positions: Frame) -> pa.Table | None:
-        """The positions themselves, if they are few enough for the driver; a job for each file costs more then."""
+    def few(self, positions: Frame, tasks: Sequence[FileTask], count: int | None = None) -> pa.Table | None:
+        """The positions themselves, with a task's number for FILE, if they are few enough for the driver; a job for
+        each file costs more then. ``count``: how many they are, where that is known.
+        """
+        if count is not None and count > MOST_POSITIONS:
+            return None
+        # To limit a frame takes a stage of its own.
+        asked = positions.limit(MOST_POSITIONS + 1) if count is None else positions
         with translated("search for rows"):
-            found: pa.Table = positions.limit(MOST_POSITIONS + 1).toArrow()
-        return found if found.num_rows <= MOST_POSITIONS else None
+            found: pa.Table = asked.toArrow()
+        return numbered_here(found, tasks) if found.num_rows <= MOST_POSITIONS else None
 
     def take_out_positions(
         self,
@@ -102,11 +131,12 @@ class SparkDraft(Draft):
         """Take these live rows out of their files; returns how many there were, a row named twice counted twice.
 
         ``moved``: they live on, with other values, among the rows that come. ``few``: the same positions, where the
-        caller has them already.
+        caller has them here already.
         """
-        few = self.few(positions.select(FILE, POSITION)) if few is None else few
+        few = self.few(positions.select(FILE, POSITION), tasks) if few is None else few
         if few is not None:
             return self._take_out_few(tasks, few, mode, moved=moved)
+        positions = with_numbers(self.spark, positions.select(FILE, POSITION), tasks)
         if mode == COPY_ON_WRITE:
             return self._copy_the_rest(tasks, positions, moved=moved)
         marks = stage_marks(self.spark, positions, tasks, self.view)
@@ -169,7 +199,9 @@ class SparkDraft(Draft):
         return stage_copies(self.spark, drops, groups, tasks, self.view, self._settings)
 
     def with_keyed(self, tasks: Sequence[FileTask], chosen: Sequence[int], drops: Frame | None) -> Frame | None:
-        """The rows to leave out of copies, with those that deletes by key take out of these files already."""
+        """The rows to leave out of copies, with those that deletes by key take out of these files already. Here FILE is
+        the number of a task.
+        """
         keyed = [number for number in chosen if _has_keys(tasks[number])]
         if not keyed:
             return drops
@@ -180,8 +212,8 @@ class SparkDraft(Draft):
         every = self.rows([replace(task, deletes=()) for task in some], column, filtered=False).select(FILE, POSITION)
         live = self.rows(some, column, filtered=False).select(FILE, POSITION)
         numbers = self.spark.createDataFrame(list(enumerate(keyed)), f"`{FILE}` int, number int")
-        gone = every.join(live, [FILE, POSITION], "left_anti").join(F.broadcast(numbers), FILE)
-        found = gone.select(F.col("number").alias(FILE), POSITION)
+        gone = with_numbers(self.spark, every.join(live, [FILE, POSITION], "left_anti"), some)
+        found = gone.join(F.broadcast(numbers), FILE).select(F.col("number").alias(FILE), POSITION)
         return found if drops is None else drops.select(FILE, POSITION).unionByName(found)
 
     def _copied_here(self, tasks: Sequence[FileTask], copied: Sequence[int], positions: Frame) -> Copies:
@@ -192,6 +224,25 @@ class SparkDraft(Draft):
         files = tuple(self._parts.added[before:])
         del self._parts.added[before:]
         return Copies(files, {file.file_path: self._parts.copies[file.file_path] for file in files})
+
+
+def fetched(rows: Frame, schema: Schema) -> pa.Table | None:
+    """The rows themselves, if they are few and Arrow's writer makes the same of them."""
+    if not means_the_same_in_arrow(rows, schema) or estimated_bytes(rows) > MOST_BYTES:
+        return None
+    found: pa.Table = rows.limit(MOST_ROWS + 1).toArrow()
+    return found if found.num_rows <= MOST_ROWS else None
+
+
+def numbered_here(positions: pa.Table, tasks: Sequence[FileTask]) -> pa.Table:
+    """Positions with the number of a task for FILE."""
+    known = numbers_of(tasks) if tasks else {}
+    hashes: Any = pa.array(known, pa.int64())
+    places: Any = pc.index_in(positions[FILE], value_set=hashes)
+    if places.null_count:
+        raise StorageError("Spark read a file that was not asked for; nothing was committed")
+    numbers: Any = pa.array(known.values(), pa.int32())
+    return positions.set_column(positions.schema.get_field_index(FILE), FILE, numbers.take(places.combine_chunks()))
 
 
 class _Uncopied(Mapping[str, BitMap64]):

@@ -62,21 +62,42 @@ def conform_frame(frame: Frame, schema: Schema) -> Frame:
 
     Whether nulls are where none may be is seen when the rows are written.
     """
+    names, columns = fitted_columns(frame, schema)
+    return frame.toDF(*names).select(
+        *(made.alias(each.name) for made, each in zip(columns, schema.fields, strict=True))
+    )
+
+
+def fitted_columns(frame: Frame, schema: Schema) -> tuple[list[str], list[SparkColumn]]:
+    """One column for each of the table's, over ``frame.toDF(*names)``: they fit every frame of the same schema."""
     from pyspark.sql import functions as F
 
     given = frame.schema.fields
     conform(_no_rows(given, schema), schema)
-    names = [each.name for each in given]
     # By position from here on: names of a frame need not be unique to a session that does not tell case apart.
-    numbered = frame.toDF(*(f"c{position}" for position in range(len(given))))
+    places = [f"c{position}" for position in range(len(given))]
     columns = []
-    for each, source in zip(schema.fields, _sources(schema.fields, names), strict=True):
+    for each, source in zip(schema.fields, _sources(schema.fields, [each.name for each in given]), strict=True):
         if source is None:
             column = F.lit(None).cast(spark_type(each.field_type))
         else:
-            column = _fitted(F.col(f"c{source}"), given[source].dataType, each.field_type, each.name)
-        columns.append(column.alias(each.name))
-    return numbered.select(*columns)
+            column = _fitted(F.col(places[source]), given[source].dataType, each.field_type, each.name)
+        columns.append(column)
+    return places, columns
+
+
+def means_the_same_in_arrow(frame: Frame, schema: Schema) -> bool:
+    """Whether the frame's rows as Arrow rows are judged and converted as they are here. Raises SchemaMismatch."""
+    given = frame.schema.fields
+    conform(_no_rows(given, schema), schema)
+    return all(_is_plain(each.dataType) for each in given) and not any(
+        isinstance(schema.find_type(each), UUIDType | FixedType | TimeType) for each in schema.field_ids
+    )
+
+
+def _is_plain(kind: SparkType) -> bool:
+    # Structs, lists and maps are left out: what Spark says of nulls inside them is not always so in Arrow.
+    return kind.typeName() != "void" and (kind.typeName() == "decimal" or kind.typeName() in _ARROW)
 
 
 # Names and types

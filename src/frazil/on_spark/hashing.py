@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 _MASK = (1 << 64) - 1
 _P1, _P2, _P3, _P4, _P5 = (
@@ -15,6 +16,7 @@ _P1, _P2, _P3, _P4, _P5 = (
 SEED = 42
 
 
+@lru_cache(maxsize=65_536)
 def of_text(text: str, seed: int = SEED) -> int:
     """``xxhash64(text)``, unsigned."""
     data = text.encode()

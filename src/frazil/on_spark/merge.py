@@ -29,7 +29,7 @@ from frazil.on_spark.columns import SparkColumn, condition
 from frazil.on_spark.draft import SparkDraft
 from frazil.on_spark.keys import MOST_KEYS, range_read, read_of
 from frazil.on_spark.scan import FILE, POSITION
-from frazil.on_spark.session import Frame, Session
+from frazil.on_spark.session import Frame, Session, materialised
 from frazil.on_spark.types import frame_schema, spark_type
 from frazil.on_spark.values import is_column, new_value, replaced
 from frazil.read.plan import FileTask
@@ -170,33 +170,40 @@ class _Work:
 
     def run(self, draft: SparkDraft, mode: Mode) -> Write:
         f, plan = self._f, self._plan
-        source = self._given.withColumn(ROW, f.monotonically_increasing_id()).localCheckpoint().alias(plan.source_alias)
-        read, count = self._keys_read(source)
+        made, count = materialised(self._given.withColumn(ROW, f.monotonically_increasing_id()))
+        source = made.alias(plan.source_alias)
+        read = self._keys_read(source, count)
         tasks = self._tasks(read)
         reads = [read]
         by_source = plan.of("not matched by source")
         if by_source:
             everything = parse_filter(None, self._view.schema)
             reads, tasks = [Read(everything)], self._view.tasks(everything)
-        small = count <= _BROADCAST_ROWS
-        matches = self._matches(draft, source, tasks, small) if tasks and count and self._looks else None
-        changed = [] if matches is None else [matches.where(f.col(CLAUSE).isNotNull())]
+        given = f.broadcast(source) if count <= _BROADCAST_ROWS else source
+        changed: list[Frame] = []
+        met, changes = None, 0
+        if tasks and count and self._looks:
+            met, changes = materialised(self._matches(draft, given, tasks))
+            changed.append(met.where(f.col(CLAUSE).isNotNull()))
+        added = self._inserted(source, met, changes) if plan.of("not matched") and count else None
         if by_source and tasks:
-            changed.append(self._unmet(draft, source, tasks, small).localCheckpoint())
-        added = self._inserted(source, matches) if plan.of("not matched") and count else None
-        few = self._look_at(draft, changed, matches)
+            unmet, others = materialised(self._unmet(draft, given, tasks))
+            changed.append(unmet)
+            changes += others
+        few = self._look_at(draft, tasks, changed, changes, met)
         return self._finish(draft, tasks, changed, added, tuple(reads), mode, few)
 
-    def _look_at(self, draft: SparkDraft, changed: list[Frame], matches: Frame | None) -> pa.Table | None:
+    def _look_at(
+        self, draft: SparkDraft, tasks: Sequence[FileTask], changed: list[Frame], changes: int, met: Frame | None
+    ) -> pa.Table | None:
         """Which rows go by which clause, if they are few. Raises InvalidInput for a row that is met twice."""
         if not changed:
             return None
-        few = draft.few(_union([each.select(FILE, POSITION, CLAUSE) for each in changed]))
+        few = draft.few(_union([each.select(FILE, POSITION, CLAUSE) for each in changed]), tasks, changes)
         if few is None:
-            if matches is not None:
-                self._refuse_twice(matches)
+            self._refuse_twice(met)
         elif few.group_by([FILE, POSITION]).aggregate([]).num_rows < few.num_rows:
-            self._refuse_twice(matches)
+            self._refuse_twice(met)
             few = few.group_by([FILE, POSITION]).aggregate([(CLAUSE, "min")]).rename_columns([FILE, POSITION, CLAUSE])
         return few
 
@@ -236,21 +243,19 @@ class _Work:
         counts = RowCounts(inserted=written - updated, updated=updated, deleted=taken - updated)
         return draft.finished(Kind.MERGE, counts, reads=reads)
 
-    def _keys_read(self, source: Frame) -> tuple[Read, int]:
-        """Which rows of the table the merge looks at, and how many rows the source has."""
-        everything = Read(parse_filter(None, self._view.schema))
+    def _keys_read(self, source: Frame, count: int) -> Read:
+        """Which rows of the table the merge looks at."""
         if not self._pairs:
-            return everything, source.count()
+            return Read(parse_filter(None, self._view.schema))
         kinds = [spark_type(self._view.schema.find_type(pair.field_id)) for pair in self._pairs]
         columns = [self._at(pair.source).try_cast(kind) for pair, kind in zip(self._pairs, kinds, strict=True)]
         keys = source.select(*(each.alias(f"__frazil_key{number}") for number, each in enumerate(columns)))
         field_ids = tuple(pair.field_id for pair in self._pairs)
-        few = keys.limit(MOST_KEYS + 1).toArrow()
-        if few.num_rows <= MOST_KEYS:
+        if count <= MOST_KEYS:
             # NULL equals nothing, so that such rows meet none.
-            return read_of(few.drop_null(), field_ids, self._view), few.num_rows
+            return read_of(keys.toArrow().drop_null(), field_ids, self._view)
         named = [self._f.col(name).isNotNull() for name in keys.columns]
-        return range_read(keys.where(reduce(lambda a, b: a & b, named)), field_ids, self._view), source.count()
+        return range_read(keys.where(reduce(lambda a, b: a & b, named)), field_ids, self._view)
 
     def _tasks(self, read: Read) -> tuple[FileTask, ...]:
         """The files that may hold a row with one of the keys. Rows are compared by the join alone."""
@@ -265,17 +270,13 @@ class _Work:
             return self._plan.on
         return condition(self._on, self._at)
 
-    def _matches(self, draft: SparkDraft, source: Frame, tasks: Sequence[FileTask], small: bool) -> Frame:
+    def _matches(self, draft: SparkDraft, given: Frame, tasks: Sequence[FileTask]) -> Frame:
         """One row for each pair that meets: where the table's row is, which clause takes it, its new values."""
-        target = self._target(draft, tasks)
-        given = self._f.broadcast(source) if small else source
-        met = target.join(given, self._joined_on, "inner")
-        return self._decided(met, "matched", keep=ROW).localCheckpoint()
+        met = self._target(draft, tasks).join(given, self._joined_on, "inner")
+        return self._decided(met, "matched", keep=ROW)
 
-    def _unmet(self, draft: SparkDraft, source: Frame, tasks: Sequence[FileTask], small: bool) -> Frame:
-        target = self._target(draft, tasks)
-        given = self._f.broadcast(source) if small else source
-        alone = target.join(given, self._joined_on, "left_anti")
+    def _unmet(self, draft: SparkDraft, given: Frame, tasks: Sequence[FileTask]) -> Frame:
+        alone = self._target(draft, tasks).join(given, self._joined_on, "left_anti")
         decided = self._decided(alone, "not matched by source")
         return decided.where(self._f.col(CLAUSE).isNotNull())
 
@@ -310,13 +311,14 @@ class _Work:
             return clause.condition
         return condition(self._condition_filter(clause), at)
 
-    def _inserted(self, source: Frame, matches: Frame | None) -> Frame:
+    def _inserted(self, source: Frame, met: Frame | None, count: int) -> Frame:
         """The rows that come for source rows that met none."""
         f = self._f
         alone = source
-        if matches is not None:
-            met = matches.select(f.col(ROW).alias("__frazil_met")).distinct()
-            alone = source.join(met, source[ROW] == met["__frazil_met"], "left_anti")
+        if met is not None:
+            rows = met.select(f.col(ROW).alias("__frazil_met"))
+            rows = f.broadcast(rows) if count <= _BROADCAST_ROWS else rows
+            alone = source.join(rows, source[ROW] == rows["__frazil_met"], "left_anti")
         at = self._at
         numbered = [(index, each) for index, each in enumerate(self._plan.clauses) if each.when == "not matched"]
         clause = f.lit(None).cast("int")

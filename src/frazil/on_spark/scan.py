@@ -10,11 +10,13 @@ the driver, and no row depends on a setting of the session: what could matter is
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, reduce
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
+import pyarrow.compute
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform
@@ -41,8 +43,9 @@ from frazil.on_spark.file_columns import (
     types_by_id,
 )
 from frazil.on_spark.hashing import told_apart
-from frazil.on_spark.session import Frame, Session, checked, held, local, setting
+from frazil.on_spark.session import Frame, Session, checked, held, local, setting, without_origins
 from frazil.on_spark.types import spark_schema
+from frazil.read.deletes import Deletes
 from frazil.read.layout import columns_of
 from frazil.read.plan import DeleteRef, FileTask, named_file
 from frazil.read.scan import Scan
@@ -50,10 +53,14 @@ from frazil.read.scan import Scan
 FILE, POSITION = "__frazil_file", "__frazil_pos"
 _URI, _HASH, _SEQUENCE, _SCOPE = "__frazil_uri", "__frazil_hash", "__frazil_seq", "__frazil_scope"
 _PATH, _SET, _GONE, _KEY = "__frazil_path", "__frazil_set", "__frazil_gone", "__frazil_key"
-_GONE_SCOPE = "__frazil_gone_scope"
+_GONE_SCOPE, _NUMBER = "__frazil_gone_scope", "__frazil_number"
+Numbered = Literal["no", "number", "hash"]
 _MOST_LISTED = 400
 """So many files are named in the query itself; more of them in a relation."""
 _BROADCAST_ROWS = 2_000_000
+_READ_HERE_ROWS, _READ_HERE_FILES = 200_000, 200
+"""Position deletes of so few rows in so few files are read by this process."""
+_READERS = 8
 _OPTIONS = {
     # A reader's option wins over the session's setting of the same name, also over one that changes later.
     "ignoreMissingFiles": "false",
@@ -70,6 +77,7 @@ _LISTING = {
 }
 SparkColumn = Any
 arrow: Any = pa
+pc: Any = pyarrow.compute
 
 
 def scan_to_spark(scan: Scan, spark: Session | None = None) -> Frame:
@@ -89,29 +97,56 @@ def read_tasks(
     metadata: TableMetadata,
     schema: Schema,
     filtered: bool = True,
-    numbered: bool = False,
+    numbered: Numbered = "no",
 ) -> Frame:
     """The live rows of these files, as the schema's columns, in Spark's types for them.
 
-    ``filtered``: only rows that what is left of the tasks' filters selects. ``numbered``: with FILE, the index into
-    ``tasks``, and POSITION, the row's number in its file. Of the equality deletes on the same columns a task lists
-    those of its snapshot that reach it, or none.
+    ``filtered``: only rows that what is left of the tasks' filters selects. ``numbered``: with FILE and POSITION, the
+    row's number in its file. FILE is the index into ``tasks``, or a hash that ``numbers_of`` makes that index of, which
+    spares the rows a join. Of the equality deletes on the same columns a task lists those of its snapshot that reach
+    it, or none.
     """
     _check_case(spark, columns_of(schema_to_pyarrow(schema), metadata.location, None) if schema.fields else ())
     if not tasks:
         return _empty(spark, schema, numbered)
     check_reachable(spark, metadata.location, storage)
-    return _TaskReader(spark, tasks, storage, metadata, schema, filtered, numbered).frame()
+    with without_origins():
+        return _TaskReader(spark, tasks, storage, metadata, schema, filtered, numbered).frame()
 
 
-def _empty(spark: Session, schema: Schema, numbered: bool) -> Frame:
+def numbers_of(tasks: Sequence[FileTask]) -> dict[int, int]:
+    """What FILE is in rows of these tasks that are numbered by hash → the index of the task."""
+    copies = _copies(tasks)
+    _, hashes = _told_apart(tasks, copies)
+    return {hashes[name]: number for number in range(len(tasks)) for name in _spelled(tasks, copies, number)}
+
+
+def with_numbers(spark: Session, rows: Frame, tasks: Sequence[FileTask]) -> Frame:
+    """Rows that are numbered by hash, with the index of the task instead."""
+    found = numbers_of(tasks)
+    listed = {FILE: arrow.array(found.keys(), pa.int64()), _NUMBER: arrow.array(found.values(), pa.int32())}
+    others = [name for name in rows.columns if name != FILE]
+    return rows.join(_listed(spark, listed), FILE, "left").select(_known(_NUMBER).alias(FILE), *others)
+
+
+def _told_apart(tasks: Sequence[FileTask], copies: Sequence[int]) -> tuple[int, Mapping[str, int]]:
+    names = {name for number in range(len(tasks)) for name in _spelled(tasks, copies, number)}
+    return told_apart(names, max(task.file.record_count for task in tasks))
+
+
+def _spelled(tasks: Sequence[FileTask], copies: Sequence[int], number: int) -> list[str]:
+    """A task's file as Spark may spell it, told apart from other tasks for the same file."""
+    return [f"{uri}{_nth(copies[number])}" for uri in paths.uris(tasks[number].file.file_path)]
+
+
+def _empty(spark: Session, schema: Schema, numbered: Numbered) -> Frame:
     from pyspark.sql.types import IntegerType, LongType
 
     made = spark_schema(schema)
     for field in made.fields:
         field.nullable = True
-    if numbered:
-        made = made.add(FILE, IntegerType()).add(POSITION, LongType())
+    if numbered != "no":
+        made = made.add(FILE, LongType() if numbered == "hash" else IntegerType()).add(POSITION, LongType())
     return spark.createDataFrame([], made)
 
 
@@ -196,7 +231,7 @@ class _TaskReader:
         metadata: TableMetadata,
         schema: Schema,
         filtered: bool,
-        numbered: bool,
+        numbered: Numbered,
     ) -> None:
         from pyspark.sql import functions
 
@@ -217,12 +252,7 @@ class _TaskReader:
     @cached_property
     def _hashes(self) -> tuple[int, Mapping[str, int]]:
         """What ``_hash`` needs, and what it gives for each way in which Spark may spell a file's name."""
-        names = {name for number in range(len(self._tasks)) for name in self._spelled(number)}
-        return told_apart(names, max(task.file.record_count for task in self._tasks))
-
-    def _spelled(self, number: int) -> list[str]:
-        """A task's file as Spark may spell it, told apart from other tasks for the same file."""
-        return [f"{uri}{_nth(self._copies[number])}" for uri in paths.uris(self._tasks[number].file.file_path)]
+        return _told_apart(self._tasks, self._copies)
 
     def _hash(self, uri: SparkColumn, copy: int) -> SparkColumn:
         f = self._f
@@ -239,18 +269,22 @@ class _TaskReader:
         numbers = [number for _, each in parts for number in each]
         if fate.positions:
             frame = self._without_positions(frame, numbers)
-        if fate.keys or (fate.positions and not self._numbered and len(numbers) > _MOST_LISTED):
+        if fate.keys or (fate.positions and self._numbered == "no" and len(numbers) > _MOST_LISTED):
             frame = self._with_numbers(frame, numbers)
         for field_ids in sorted(fate.keys):
             frame = self._without_keys(frame, field_ids, numbers)
         if fate.filter is not None:
             at = lambda column: self._f.col(_filter_column(column.field_id))  # noqa: E731
             frame = frame.where(conditions.condition(self._filters[fate.filter], at))
-        if self._numbered and not fate.keys:
+        if self._numbered == "number" and not fate.keys:
             # Last, for as few rows as possible.
             frame = self._with_numbers(frame, numbers)
         named = [self._f.col(f"c{i}").alias(field.name) for i, field in enumerate(self._schema.fields)]
-        return frame.select(*named, *([FILE, POSITION] if self._numbered else []))
+        if self._numbered == "hash":
+            named += [self._f.col(_HASH).alias(FILE), POSITION]
+        elif self._numbered == "number":
+            named += [FILE, POSITION]
+        return frame.select(*named)
 
     # Parts
 
@@ -296,7 +330,7 @@ class _TaskReader:
         used = [column for column in part.columns if _ids((column,)) & wanted.keys()]
         files = [self._tasks[number].file for number in numbers]
         frame = relation(self._spark, [file.file_path for file in files], read_schema(used, wanted), self._storage)
-        numbered = self._numbered or part.fate.is_numbered
+        numbered = self._numbered != "no" or part.fate.is_numbered
         if numbered or part.constants:
             # Fields of _metadata are lost in a join: they are taken first.
             here = self._hash(f.col("_metadata.file_path"), part.copy)
@@ -316,7 +350,7 @@ class _TaskReader:
     def _with_numbers(self, frame: Frame, numbers: list[int]) -> Frame:
         """FILE, and what deletes by key want to know of a row's file."""
         joined = frame.join(self._list_files(numbers, frozenset()), _HASH, "left")
-        others = [name for name in frame.columns if name not in (_HASH, FILE)]
+        others = [name for name in frame.columns if name != FILE]
         return joined.select(*others, _known(FILE), _SEQUENCE, _SCOPE)
 
     def _list_files(self, numbers: list[int], constants: frozenset[int]) -> Frame:
@@ -338,7 +372,7 @@ class _TaskReader:
         return _listed(self._spark, made)
 
     def _hashes_of(self, number: int) -> list[int]:
-        return [self._hashes[1][name] for name in self._spelled(number)]
+        return [self._hashes[1][name] for name in _spelled(self._tasks, self._copies, number)]
 
     def _partition_texts(self, field_id: int, tasks: Iterable[FileTask]) -> list[str | None]:
         kind = self._type_of(field_id)
@@ -393,6 +427,33 @@ class _TaskReader:
     def _without_positions(self, frame: Frame, numbers: list[int]) -> Frame:
         f = self._f
         refs = self._refs(numbers, lambda file: file.content == Content.POSITION_DELETES)
+        count = sum(ref.file.record_count for ref in refs)
+        if count <= _READ_HERE_ROWS and len(refs) <= _READ_HERE_FILES:
+            gone = _listed(self._spark, {_GONE: self._positions_here(refs, numbers)})
+        else:
+            gone = self._positions_there(refs, numbers)
+            gone = f.broadcast(gone) if count < _BROADCAST_ROWS else gone
+        key = self._asked_for(numbers).bitwiseXOR(f.col(POSITION))
+        return frame.join(gone, key == f.col(_GONE), "left_anti")
+
+    def _positions_here(self, refs: list[DeleteRef], numbers: list[int]) -> Any:
+        """The deleted rows as the rows themselves are told apart. A job that reads so few takes longer."""
+        deletes = Deletes(self._storage, self._metadata)
+        with ThreadPoolExecutor(_READERS) as pool:
+            # Once each; afterwards they are remembered.
+            list(pool.map(lambda ref: deletes.rows_by_file(ref.file), refs))
+        found = [arrow.array([], pa.int64())]
+        for number in numbers:
+            task = self._tasks[number]
+            for part in deletes.positions(task.deletes, task.file.file_path).parts:
+                rows = arrow.Array.from_buffers(pa.int64(), len(part), [None, pa.py_buffer(part)])
+                # Rows that the file does not have may be other files' to a hash.
+                rows = rows.filter(pc.less(rows, task.file.record_count))
+                found += [pc.bit_wise_xor(rows, arrow.scalar(each, pa.int64())) for each in self._hashes_of(number)]
+        return arrow.concat_arrays(found)
+
+    def _positions_there(self, refs: list[DeleteRef], numbers: list[int]) -> Frame:
+        f = self._f
         gone = relation(
             self._spark, [ref.file.file_path for ref in refs], "file_path string, pos bigint", self._storage
         )
@@ -407,16 +468,13 @@ class _TaskReader:
         gone = gone.join(listed, _PATH)
         if pairs is not None:
             gone = gone.join(pairs, [_URI, _SET])
-        gone = gone.select(f.col(_HASH).bitwiseXOR(f.col(_GONE)).alias(_GONE))
-        if sum(ref.file.record_count for ref in refs) < _BROADCAST_ROWS:
-            gone = f.broadcast(gone)
-        key = self._asked_for(numbers).bitwiseXOR(f.col(POSITION))
-        return frame.join(gone, key == f.col(_GONE), "left_anti")
+        gone = gone.where(f.col(_GONE) < max(self._tasks[number].file.record_count for number in numbers))
+        return gone.select(f.col(_HASH).bitwiseXOR(f.col(_GONE)).alias(_GONE))
 
     def _asked_for(self, numbers: list[int]) -> SparkColumn:
         """The hash of a row's file. Were it none of these files', its deleted rows would come back unnoticed."""
         f = self._f
-        if self._numbered or len(numbers) > _MOST_LISTED:
+        if self._numbered != "no" or len(numbers) > _MOST_LISTED:
             # Every row's file is looked up in a list anyway, or is so later on.
             return f.col(_HASH)
         known = [each for number in numbers for each in self._hashes_of(number)]

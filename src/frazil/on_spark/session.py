@@ -1,19 +1,21 @@
 """Spark sessions: which one runs a call, and the few settings of it that could change what is written.
 
-Nothing here reaches into the JVM, so that classic sessions and Spark Connect are the same.
+Nothing here needs the JVM, so that classic sessions and Spark Connect do the same.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
-from typing import Any
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
 
 from frazil.errors import InvalidInput, SchemaMismatch, SparkFailed, Unsupported
 
@@ -21,6 +23,8 @@ Session = Any
 """A pyspark.sql.SparkSession, classic or Connect: a cluster brings its own pyspark, so that none is imported here."""
 Frame = Any
 """A pyspark.sql.DataFrame."""
+
+T = TypeVar("T")
 
 JAVA_NEEDED = 17
 _OUR_DEFAULTS = {
@@ -138,15 +142,93 @@ def is_connect(session: Session) -> bool:
     return type(session).__module__.startswith("pyspark.sql.connect")
 
 
+def estimated_bytes(frame: Frame) -> float:
+    """How much Spark's optimizer takes the frame for; infinite where it cannot be asked or does not know.
+
+    Also where the frame counts rows for its user (``observe``), whose figures are those of the first run of it.
+    """
+    if is_connect(frame.sparkSession) or frame.isStreaming:
+        return math.inf
+    # An inner API, which may go away; and what is wrong with the frame is said by the job that writes it.
+    with contextlib.suppress(Exception):
+        plan = frame._jdf.queryExecution().optimizedPlan()
+        if "CollectMetrics" not in plan.toString():
+            return int(str(plan.stats().sizeInBytes()))
+    return math.inf
+
+
 def setting(session: Session, key: str, default: str = "") -> str:
     # Spark would check the default as if it were set.
     found = session.conf.get(key, None)
     return default if found is None else str(found)
 
 
-# Settings that a write needs while it runs
+def materialised(frame: Frame) -> tuple[Frame, int]:
+    """The frame's rows as they are now, on the executors, and how many they are."""
+    from pyspark.sql import Observation, functions
+
+    if is_connect(frame.sparkSession):
+        # There a checkpoint tells nothing of what was observed.
+        made = frame.localCheckpoint()
+        return made, int(made.count())
+    observation = Observation()
+    made = frame.observe(observation, functions.count(functions.lit(1)).alias("rows")).localCheckpoint()
+    return made, int(observation.get.get("rows") or 0)
+
+
+# What is made once for a session
+
+_MOST_REMEMBERED = 128
+_remembered: weakref.WeakKeyDictionary[Session, dict[object, Any]] = weakref.WeakKeyDictionary()
+
+
+def remembered(session: Session, key: object, make: Callable[[], T]) -> T:
+    """Columns are expressions that belong to no frame; each call of PySpark that makes one is a call to the JVM."""
+    known = _remembered.setdefault(session, {})
+    if key not in known:
+        made = make()
+        if len(known) >= _MOST_REMEMBERED:
+            known.clear()
+        known[key] = made
+        return made
+    found: T = known[key]
+    return found
+
+
+# What PySpark does with every column
 
 _lock = threading.Lock()
+_ORIGINS = "_enable_debugging_cache"
+_origins: list[Any] = []
+"""What the switch was for each block that is open; the first of them found what the user wants."""
+
+
+@contextlib.contextmanager
+def without_origins() -> Iterator[None]:
+    """PySpark notes the line of the caller with every column that is made, by five calls to the JVM, for its messages.
+    Lines of ours would tell nobody anything, and hundreds of columns are made for a write.
+
+    The switch is the whole process's: what another thread makes meanwhile goes without its line, too.
+    """
+    module: Any = sys.modules.get("pyspark.errors.utils")
+    if not hasattr(module, _ORIGINS):
+        yield
+        return
+    with _lock:
+        _origins.append(getattr(module, _ORIGINS))
+        setattr(module, _ORIGINS, False)
+    try:
+        yield
+    finally:
+        with _lock:
+            wanted = _origins[0]
+            _origins.pop()
+            if not _origins:
+                setattr(module, _ORIGINS, wanted)
+
+
+# Settings that a write needs while it runs
+
 _held: dict[tuple[int, str], tuple[int, str | None]] = {}
 
 

@@ -25,7 +25,6 @@ import pyarrow as pa
 from pyiceberg.schema import Schema
 from pyiceberg.types import UUIDType
 from pyspark.sql import datasource
-from pyspark.sql.pandas.types import to_arrow_type
 
 from frazil.commit.operations import Kind, Read, RowCounts, Write
 from frazil.dml.delete import take_out_matching
@@ -98,14 +97,15 @@ class TableSource(api.DataSource):  # type: ignore[misc]
         kind = _PushingReader if _flag(self._given, "pushdown") else _Reader
         with self._opened() as table:
             metadata = table._metadata()
-            pin = _fitting(self._pinned or _pin(metadata, self._given), schema)
-            return kind(metadata, pin, table._storage, self._given.get("where"))
+            pin = self._pinned or _pin(metadata, self._given)
+            return kind(metadata, pin, _shape(schema, pin), table._storage, self._given.get("where"))
 
     def streamReader(self, schema: Any) -> _StreamReader:  # noqa: N802 - Spark's name
         self._check_options(_STREAM)
         with self._opened() as table:
-            pin = _fitting(self._pinned or _pin(table._metadata(), self._given), schema)
-            return _StreamReader(_Later(table), table._storage, pin, _StreamOptions.of(self._given))
+            pin = self._pinned or _pin(table._metadata(), self._given)
+            options = _StreamOptions.of(self._given)
+            return _StreamReader(_Later(table), table._storage, pin, _shape(schema, pin), options)
 
     def writer(self, schema: Any, overwrite: bool) -> _Writer:  # noqa: ARG002 - rows say which columns they have
         self._check_options(_WRITE)
@@ -183,14 +183,52 @@ def _pin(metadata: TableMetadata, options: Mapping[str, str]) -> _Pin:
     return _Pin(None if snapshot is None else snapshot.snapshot_id, columns, schema)
 
 
-def _fitting(pin: _Pin, schema: Any) -> _Pin:
-    names = [each.name for each in pin.columns.fields]
-    if schema.names != names:
+_ARROW: dict[str, Any] = {
+    "boolean": pa.bool_(),
+    "integer": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+}
+
+
+def _shape(schema: Any, pin: _Pin) -> pa.Schema:
+    """What batches must look like for the schema that Spark has, which is the table's but for what may be null.
+
+    Later releases of Spark refuse batches with any other shape, and PySpark's own function for it is not public: its
+    arguments change.
+    """
+    given, found = (
+        [f"{each.name} {each.dataType.simpleString()}" for each in it.fields]
+        for it in (schema, spark_schema(pin.columns))
+    )
+    if given != found:
         raise InvalidInput(
-            f"The schema given to Spark has the columns {', '.join(schema.names)}, the table has {', '.join(names)}",
+            f"The schema given to Spark has the columns {', '.join(given)}, the table has {', '.join(found)}",
             advice="Leave schema() out, and choose columns with option('columns', 'a, b')",
         )
-    return pin
+    return pa.schema([_arrow_field(each.name, each.dataType, each.nullable) for each in schema.fields])
+
+
+def _arrow_field(name: str, kind: Any, nullable: bool) -> Any:
+    match kind.typeName():
+        case "struct":
+            made = arrow.struct([_arrow_field(each.name, each.dataType, each.nullable) for each in kind.fields])
+        case "array":
+            made = arrow.list_(_arrow_field("element", kind.elementType, kind.containsNull))
+        case "map":
+            value = _arrow_field("value", kind.valueType, kind.valueContainsNull)
+            made = arrow.map_(_arrow_field("key", kind.keyType, False), value)
+        case "decimal":
+            made = arrow.decimal128(kind.precision, kind.scale)
+        case simple:
+            made = _ARROW[simple]
+    return arrow.field(name, made, nullable=nullable)
 
 
 class _Files(api.InputPartition):  # type: ignore[misc]
@@ -216,14 +254,12 @@ def _partitions(tasks: Sequence[FileTask], metadata: TableMetadata) -> list[_Fil
     return [_Files(group, metadata) for group in groups] or [_Files((), metadata)]
 
 
-def _read(files: _Files, columns: Schema, storage: Storage) -> Iterator[pa.RecordBatch]:
+def _read(files: _Files, columns: Schema, shape: pa.Schema, storage: Storage) -> Iterator[pa.RecordBatch]:
     reading = Reading.of(storage, files.metadata, columns)
-    kinds = [to_arrow_type(each.dataType, timestamp_utc=True) for each in spark_schema(columns).fields]
-    names = [each.name for each in columns.fields]
     for task in files.tasks:
         for batch in read_task(task, reading):
-            arrays = [_for_spark(column, kind) for column, kind in zip(batch.columns, kinds, strict=True)]
-            yield arrow.RecordBatch.from_arrays(arrays, names=names)
+            arrays = [_for_spark(column, kind) for column, kind in zip(batch.columns, shape.types, strict=True)]
+            yield arrow.RecordBatch.from_arrays(arrays, schema=shape)
 
 
 def _for_spark(column: Any, kind: Any) -> Any:
@@ -236,8 +272,11 @@ def _for_spark(column: Any, kind: Any) -> Any:
 class _Reader(api.DataSourceReader):  # type: ignore[misc]
     """Planned on the driver, read by workers."""
 
-    def __init__(self, metadata: TableMetadata, pin: _Pin, storage: Storage, where: str | None) -> None:
+    def __init__(
+        self, metadata: TableMetadata, pin: _Pin, shape: pa.Schema, storage: Storage, where: str | None
+    ) -> None:
         self._pin = pin
+        self._shape = shape
         self._storage = storage
         self._where = where
         self._metadata = _slim(metadata, None, pin.snapshot_id)
@@ -254,7 +293,7 @@ class _Reader(api.DataSourceReader):  # type: ignore[misc]
         return _partitions(tasks, _slim(metadata, None))
 
     def read(self, partition: _Files) -> Iterator[pa.RecordBatch]:
-        return _read(partition, self._pin.columns, self._storage)
+        return _read(partition, self._pin.columns, self._shape, self._storage)
 
 
 class _PushingReader(_Reader):
@@ -344,10 +383,11 @@ class _StreamReader(api.DataSourceStreamReader):  # type: ignore[misc]
     after its start, up to its end, appended. Snapshots do not change, so a batch that is run again has the same rows.
     """
 
-    def __init__(self, table: _Later, storage: Storage, pin: _Pin, options: _StreamOptions) -> None:
+    def __init__(self, table: _Later, storage: Storage, pin: _Pin, shape: pa.Schema, options: _StreamOptions) -> None:
         self._later = table
         self._open: Table = None
         self._columns = pin.columns
+        self._shape = shape
         self._storage = storage
         self._options = options
         self._last: int | None = None
@@ -386,7 +426,7 @@ class _StreamReader(api.DataSourceStreamReader):  # type: ignore[misc]
         return _partitions(tasks, _slim(metadata, None)) if tasks else []
 
     def read(self, partition: _Files) -> Iterator[pa.RecordBatch]:
-        return _read(partition, self._columns, self._storage)
+        return _read(partition, self._columns, self._shape, self._storage)
 
     def stop(self) -> None:
         if self._open is not None:

@@ -15,6 +15,7 @@ import importlib
 import math
 import os
 import pickle
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -55,9 +56,9 @@ from frazil.model import Content, DataFile
 from frazil.on_spark import executor
 from frazil.on_spark.columns import condition
 from frazil.on_spark.connector import check_reachable
-from frazil.on_spark.fitting import conform_frame
+from frazil.on_spark.fitting import fitted_columns
 from frazil.on_spark.placing import s3_options
-from frazil.on_spark.session import Frame, Session, held, session_of, setting, translated
+from frazil.on_spark.session import Frame, Session, held, remembered, session_of, setting, translated
 from frazil.on_spark.transforms import decode_partition, partition_column, transformed
 from frazil.on_spark.types import FIELD_ID, needs_arrow_writer, spark_type
 from frazil.runtime import SYSTEM, Runtime
@@ -66,8 +67,6 @@ from frazil.stage.deletes import key_schema
 
 SparkColumn = Any
 arrow: Any = pa
-
-__all__ = ["conform_frame", "stage_keys", "stage_rows"]
 
 DISTRIBUTION = "write.distribution-mode"
 _MODES = ("none", "hash", "range")
@@ -99,6 +98,8 @@ _COMMIT = {
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "true",
 }
 _CODECS = {"zstd": "zstd", "snappy": "snappy", "gzip": "gzip", "lz4": "lz4_raw", "none": "uncompressed"}
+_OMITS_NAN = re.compile(r"parquet-mr version 1\.1[0-6]\.")
+"""Writers that leave out the bounds of a chunk with a NaN in it, so that bounds are a proof of none."""
 _LEGACY = frozenset({b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96"})
 
 
@@ -213,8 +214,7 @@ def _staged(frame: Frame, job: _Job, where: Filter | None) -> tuple[DataFile, ..
 
     metrics = _metrics(job, where)
     observation = Observation()
-    ready = _physical(conform_frame(frame, job.layout.schema), job)
-    ready = _distributed(ready, job)
+    ready = _distributed(_physical(frame, job), job)
     # Above the shuffle, whose tasks may run twice, and below the sort, of which the writer asks what it sorts by.
     ready = _sorted(ready.observe(observation, *metrics.columns), job)
     with _new_folder(job) as folder:
@@ -224,8 +224,7 @@ def _staged(frame: Frame, job: _Job, where: Filter | None) -> tuple[DataFile, ..
         files = [each for each in written if each.footer.num_rows]
         _check_rows(files, found.get("rows") or 0)
         _check_nulls(files, job)
-        whole = metrics.observed(found)
-        described = tuple(_described(each, whole, job) for each in files)
+        described = tuple(_described(each, job) for each in files)
         folder.accept([each.path for each in files])
     return described
 
@@ -239,20 +238,23 @@ def _quoted(name: str) -> str:
 
 def _physical(frame: Frame, job: _Job) -> Frame:
     """The columns as the files have them, and the row's partition as text."""
-    from pyspark.sql import functions as F
+    key = ("physical", frame.schema, str(job.layout.schema), job.native)
+    names, columns = remembered(job.spark, key, lambda: _file_columns(frame, job))
+    made = frame.toDF(*names).select(*columns)
+    if job.partitioned:
+        made = made.withColumn(job.hidden, partition_column(job.spec, job.layout.schema, job.at))
+    return made
 
-    numbered = frame.toDF(*(f"c{position}" for position in range(len(frame.columns))))
+
+def _file_columns(frame: Frame, job: _Job) -> tuple[list[str], list[SparkColumn]]:
+    names, fitted = fitted_columns(frame, job.layout.schema)
     columns = []
-    for position, field in enumerate(file_schema(job.layout.schema).fields):
-        column = F.col(f"c{position}")
+    for column, field in zip(fitted, file_schema(job.layout.schema).fields, strict=True):
         if not isinstance(field.field_type, PrimitiveType):
             # Fields inside structs get their names and ids by this cast.
             column = column.cast(_nullable(spark_type(field.field_type, ids=job.native)))
         columns.append(column.alias(field.name, metadata={FIELD_ID: field.field_id} if job.native else {}))
-    made = numbered.select(*columns)
-    if job.partitioned:
-        made = made.withColumn(job.hidden, partition_column(job.spec, job.layout.schema, job.at))
-    return made
+    return names, columns
 
 
 def _nullable(kind: Any) -> Any:
@@ -324,7 +326,6 @@ class _Metrics:
     nulls: Mapping[str, NestedField]
     """Name of the count → required field whose nulls no footer tells."""
     texts: Mapping[str, str]
-    floats: Mapping[str, int]
 
     def check(self, found: Mapping[str, Any]) -> None:
         if self.where is not None and found.get("stray"):
@@ -346,10 +347,6 @@ class _Metrics:
         ]
         _raise_misfits(lines)
 
-    def observed(self, found: Mapping[str, Any]) -> statistics.Observed:
-        """Columns without any NaN have none in each file; of the others nothing is known."""
-        return statistics.Observed(nans={each: 0 for name, each in self.floats.items() if found.get(name) == 0})
-
 
 def _metrics(job: _Job, where: Filter | None) -> _Metrics:
     from pyspark.sql import functions as F
@@ -364,7 +361,6 @@ def _metrics(job: _Job, where: Filter | None) -> _Metrics:
         )
     nulls: dict[str, NestedField] = {}
     texts: dict[str, str] = {}
-    floats: dict[str, int] = {}
     if job.native:
         for path, field, parent in _fields(job.layout.schema.as_struct()):
             if field.required and (parent is not None or isinstance(field.field_type, StructType)):
@@ -375,10 +371,7 @@ def _metrics(job: _Job, where: Filter | None) -> _Metrics:
             if isinstance(field.field_type, StringType):
                 texts[f"text {path}"] = path
                 columns.append(F.count_if(~F.is_valid_utf8(job.at(field.field_id))).alias(f"text {path}"))
-        for column in job.layout.plan.floats:
-            floats[f"nan {column.field_id}"] = column.field_id
-            columns.append(F.count_if(F.isnan(job.at(column.field_id))).alias(f"nan {column.field_id}"))
-    return _Metrics(tuple(columns), where, nulls, texts, floats)
+    return _Metrics(tuple(columns), where, nulls, texts)
 
 
 def _fields(
@@ -725,15 +718,18 @@ def _check_nulls(files: Sequence[_File], job: _Job) -> None:
     _raise_misfits(lines)
 
 
-def _described(file: _File, whole: statistics.Observed, job: _Job) -> DataFile:
+def _described(file: _File, job: _Job) -> DataFile:
     partition = decode_partition(file.partition, job.spec, job.layout.schema) if job.partitioned else ()
     if partition is None:
         partition = _partition_of_first_row(file, job)
     if not job.native:
         return data_file(file.path, file.size, file.footer, file.observed, job.layout, partition)
-    made = data_file(file.path, file.size, file.footer, whole, job.layout, partition)
     floats = {each.field_id for each in job.layout.plan.floats}
     uncertain = _with_nan(file.footer, job.layout.plan)
+    # How many there are, where there are any, nobody counted.
+    none = floats - uncertain if _OMITS_NAN.match(file.footer.created_by or "") else ()
+    observed = statistics.Observed(nans=dict.fromkeys(none, 0))
+    made = data_file(file.path, file.size, file.footer, observed, job.layout, partition)
     lower = {each: bound for each, bound in made.lower_bounds.items() if each not in uncertain}
     upper = {each: bound for each, bound in made.upper_bounds.items() if each not in uncertain}
     for field_id in floats & lower.keys():

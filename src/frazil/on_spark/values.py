@@ -93,8 +93,7 @@ def is_column(given: object) -> bool:
 
 def _expression(expression: Expression, field: NestedField, shown: str) -> NewValue:
     node = expression.node
-    if isinstance(node, Column) and not field.field_type.is_primitive and _same_shape(node.source, field.field_type):
-        # Structs, lists and maps have no expressions, and are taken over as they are.
+    if isinstance(node, Column) and _same_shape(node.source, field.field_type):
         return lambda at: _required(at(node), field, shown)
     # Says at once when the types never fit.
     arrow_values = assigned(expression, field, shown)
@@ -112,6 +111,9 @@ def _expression(expression: Expression, field: NestedField, shown: str) -> NewVa
 
 
 def _same_shape(one: IcebergType, other: IcebergType) -> bool:
+    """Whether values are taken over as they are; for structs, lists and maps there is no other way."""
+    if one.is_primitive or other.is_primitive:
+        return one == other
     return bool(spark_type(one).simpleString() == spark_type(other).simpleString())
 
 

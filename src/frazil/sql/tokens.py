@@ -70,7 +70,8 @@ def read_statement(text: str) -> Statement:
             f"There is a second statement after position {second.start + 1}", advice="Write one statement for each call"
         )
     texts = [text[each.start : each.end] for each in tokens if each.kind == "text"]
-    plain = all(each[0] == "'" and "\\" not in each for each in texts)
+    # What a doubled quote stands for is another thing in Spark 4.0 than later.
+    plain = all(each[0] == "'" and not {"\\", "'"} & set(each[1:-1]) for each in texts)
     return Statement(text, tuple(tokens), plain)
 
 
@@ -91,7 +92,7 @@ def _tokens(text: str) -> list[Token]:
         if each.token_type in _TEXTS:
             touches = found and found[-1].kind == "text" and found[-1].end == start and text[start] == "'"
             if touches:
-                # Spark reads 'it''s' as it's.
+                # Spark reads 'it''s' as it's, from 4.1 on.
                 before = found.pop()
                 found.append(Token("text", before.start, end, f"{before.value}'{each.text}"))
             else:
