@@ -19,7 +19,7 @@ from frazil.format.filters import Filter
 from frazil.model import Content, DataFile, Run
 from frazil.on_spark.changes import Copies, stage_copies, stage_marks
 from frazil.on_spark.fitting import means_the_same_in_arrow
-from frazil.on_spark.scan import FILE, POSITION, numbers_of, read_tasks, with_numbers
+from frazil.on_spark.scan import FILE, POSITION, STRANGE_FILE, numbers_of, read_tasks, with_numbers
 from frazil.on_spark.session import Frame, Session, estimated_bytes, translated, without_origins
 from frazil.on_spark.stage import stage_rows
 from frazil.read.plan import FileTask
@@ -240,7 +240,7 @@ def numbered_here(positions: pa.Table, tasks: Sequence[FileTask]) -> pa.Table:
     hashes: Any = pa.array(known, pa.int64())
     places: Any = pc.index_in(positions[FILE], value_set=hashes)
     if places.null_count:
-        raise StorageError("Spark read a file that was not asked for; nothing was committed")
+        raise StorageError(f"{STRANGE_FILE}; nothing was committed")
     numbers: Any = pa.array(known.values(), pa.int32())
     return positions.set_column(positions.schema.get_field_index(FILE), FILE, numbers.take(places.combine_chunks()))
 

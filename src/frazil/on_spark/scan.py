@@ -2,9 +2,10 @@
 
     tasks → parts (files of the same columns) → relations → numbered → without deleted rows → filtered → the columns
 
-Where it matters which file a row is from, the row says so by a hash of the file's name, of which the driver has made
-sure that no two files share it: a join of numbers is fast, and one of names is not. Nothing is looked at row by row on
-the driver, and no row depends on a setting of the session: what could matter is given as an option of the reader.
+Where it matters which file a row is from, the row says so by the file's size or a hash of its name, of which the driver
+has made sure that no two files share it: a join of numbers is fast, and one of names is not. A row of any other file
+fails the job. Nothing is looked at row by row on the driver, and no row depends on a setting of the session: what could
+matter is given as an option of the reader.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from frazil.on_spark.file_columns import (
     types_by_id,
 )
 from frazil.on_spark.hashing import told_apart
-from frazil.on_spark.session import Frame, Session, checked, held, local, setting, without_origins
+from frazil.on_spark.session import Frame, Session, checked, held, is_connect, local, setting, without_origins
 from frazil.on_spark.types import spark_schema
 from frazil.read.deletes import Deletes
 from frazil.read.layout import columns_of
@@ -54,9 +55,11 @@ FILE, POSITION = "__frazil_file", "__frazil_pos"
 _URI, _HASH, _SEQUENCE, _SCOPE = "__frazil_uri", "__frazil_hash", "__frazil_seq", "__frazil_scope"
 _PATH, _SET, _GONE, _KEY = "__frazil_path", "__frazil_set", "__frazil_gone", "__frazil_key"
 _GONE_SCOPE, _NUMBER = "__frazil_gone_scope", "__frazil_number"
+STRANGE_FILE = "Spark read a file that was not asked for, or whose size is not the one in the table's metadata"
 Numbered = Literal["no", "number", "hash"]
 _MOST_LISTED = 400
 """So many files are named in the query itself; more of them in a relation."""
+_LONG_BITS = 63
 _BROADCAST_ROWS = 2_000_000
 _READ_HERE_ROWS, _READ_HERE_FILES = 200_000, 200
 """Position deletes of so few rows in so few files are read by this process."""
@@ -71,6 +74,8 @@ _OPTIONS = {
     # Folders named a=1 are not columns.
     "recursiveFileLookup": "true",
 }
+_LISTED_BY_DRIVER = 32
+"""So few paths Spark lists without a job."""
 _LISTING = {
     # Otherwise each path is a task of its own: 10,000 files take 20 s to list.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",
@@ -116,9 +121,7 @@ def read_tasks(
 
 def numbers_of(tasks: Sequence[FileTask]) -> dict[int, int]:
     """What FILE is in rows of these tasks that are numbered by hash → the index of the task."""
-    copies = _copies(tasks)
-    _, hashes = _told_apart(tasks, copies)
-    return {hashes[name]: number for number in range(len(tasks)) for name in _spelled(tasks, copies, number)}
+    return {each: number for number, said in enumerate(_Marks.of(tasks).values) for each in said}
 
 
 def with_numbers(spark: Session, rows: Frame, tasks: Sequence[FileTask]) -> Frame:
@@ -129,14 +132,41 @@ def with_numbers(spark: Session, rows: Frame, tasks: Sequence[FileTask]) -> Fram
     return rows.join(_listed(spark, listed), FILE, "left").select(_known(_NUMBER).alias(FILE), *others)
 
 
-def _told_apart(tasks: Sequence[FileTask], copies: Sequence[int]) -> tuple[int, Mapping[str, int]]:
-    names = {name for number in range(len(tasks)) for name in _spelled(tasks, copies, number)}
-    return told_apart(names, max(task.file.record_count for task in tasks))
+@dataclass(frozen=True, slots=True)
+class _Marks:
+    """A number by which every row tells which task it is of, with room for the row's own number in the lowest bits."""
+
+    values: tuple[tuple[int, ...], ...]
+    """For each task, what its rows say: a name can be spelled in several ways."""
+    bits: int
+    salt: int | None
+    """Of the hash of the file's name; None: files are told apart by their sizes, which cost a row nothing."""
+
+    @staticmethod
+    def of(tasks: Sequence[FileTask]) -> _Marks:
+        longest = max(task.file.record_count for task in tasks)
+        bits = max(0, longest - 1).bit_length()
+        sizes = [task.file.file_size_in_bytes for task in tasks]
+        if len(set(sizes)) == len(tasks) <= _MOST_LISTED and max(sizes).bit_length() + bits < _LONG_BITS:
+            return _Marks(tuple((size << bits,) for size in sizes), bits, None)
+        copies = _copies(tasks)
+        names = [_spelled(task, copy) for task, copy in zip(tasks, copies, strict=True)]
+        salt, hashes = told_apart({name for each in names for name in each}, longest)
+        return _Marks(tuple(tuple(hashes[name] for name in each) for each in names), bits, salt)
+
+    def column(self, copy: int) -> SparkColumn:
+        """Over a relation that has its _metadata. ``copy``: which of several tasks for the same file."""
+        from pyspark.sql import functions as f
+
+        if self.salt is None:
+            return f.shiftleft(f.col("_metadata.file_size"), self.bits)
+        uri = f.col("_metadata.file_path")
+        return f.xxhash64(f.concat(uri, f.lit(_nth(copy))) if copy else uri, f.lit(self.salt))
 
 
-def _spelled(tasks: Sequence[FileTask], copies: Sequence[int], number: int) -> list[str]:
+def _spelled(task: FileTask, copy: int) -> list[str]:
     """A task's file as Spark may spell it, told apart from other tasks for the same file."""
-    return [f"{uri}{_nth(copies[number])}" for uri in paths.uris(tasks[number].file.file_path)]
+    return [f"{uri}{_nth(copy)}" for uri in paths.uris(task.file.file_path)]
 
 
 def _empty(spark: Session, schema: Schema, numbered: Numbered) -> Frame:
@@ -172,11 +202,12 @@ def relation(spark: Session, files: Sequence[str], schema: Any, storage: Storage
             f"Spark leaves out files with names like that of {hidden}", advice="Use to_arrow(), or rewrite the file"
         )
     options = {**_OPTIONS, **connector_options(files, storage)}
-    with held(spark, _LISTING), connector_needed():
+    with held(spark, _LISTING if len(files) > _LISTED_BY_DRIVER else {}), connector_needed():
         try:
             frame = spark.read.schema(schema).options(**options).parquet(*map(paths.to_spark, files))
-            # Spark Connect lists the files only when it is asked something.
-            _ = frame.schema
+            if is_connect(spark):
+                # There the files are listed only when something is asked for.
+                _ = frame.schema
         except AnalysisException as error:
             if error.getCondition() != "PATH_NOT_FOUND":
                 raise
@@ -250,13 +281,8 @@ class _TaskReader:
         self._copies = _copies(tasks)
 
     @cached_property
-    def _hashes(self) -> tuple[int, Mapping[str, int]]:
-        """What ``_hash`` needs, and what it gives for each way in which Spark may spell a file's name."""
-        return _told_apart(self._tasks, self._copies)
-
-    def _hash(self, uri: SparkColumn, copy: int) -> SparkColumn:
-        f = self._f
-        return f.xxhash64(f.concat(uri, f.lit(_nth(copy))) if copy else uri, f.lit(self._hashes[0]))
+    def _marks(self) -> _Marks:
+        return _Marks.of(self._tasks)
 
     def frame(self) -> Frame:
         by_fate: dict[_Fate, list[tuple[_Part, list[int]]]] = {}
@@ -333,7 +359,7 @@ class _TaskReader:
         numbered = self._numbered != "no" or part.fate.is_numbered
         if numbered or part.constants:
             # Fields of _metadata are lost in a join: they are taken first.
-            here = self._hash(f.col("_metadata.file_path"), part.copy)
+            here = self._marks.column(part.copy)
             frame = frame.select("*", here.alias(_HASH), f.col("_metadata.row_index").alias(POSITION))
         if part.constants:
             frame = frame.join(self._list_files(numbers, part.constants), _HASH, "left")
@@ -357,7 +383,7 @@ class _TaskReader:
         hashes: list[int] = []
         rows: list[int] = []
         for number in numbers:
-            said = self._hashes_of(number)
+            said = self._marks.values[number]
             hashes.extend(said)
             rows.extend([number] * len(said))
         tasks = [self._tasks[row] for row in rows]
@@ -370,9 +396,6 @@ class _TaskReader:
         for field_id in constants:
             made[_constant_column(field_id)] = arrow.array(self._partition_texts(field_id, tasks), pa.string())
         return _listed(self._spark, made)
-
-    def _hashes_of(self, number: int) -> list[int]:
-        return [self._hashes[1][name] for name in _spelled(self._tasks, self._copies, number)]
 
     def _partition_texts(self, field_id: int, tasks: Iterable[FileTask]) -> list[str | None]:
         kind = self._type_of(field_id)
@@ -449,7 +472,7 @@ class _TaskReader:
                 rows = arrow.Array.from_buffers(pa.int64(), len(part), [None, pa.py_buffer(part)])
                 # Rows that the file does not have may be other files' to a hash.
                 rows = rows.filter(pc.less(rows, task.file.record_count))
-                found += [pc.bit_wise_xor(rows, arrow.scalar(each, pa.int64())) for each in self._hashes_of(number)]
+                found += [pc.bit_wise_xor(rows, arrow.scalar(each, pa.int64())) for each in self._marks.values[number]]
         return arrow.concat_arrays(found)
 
     def _positions_there(self, refs: list[DeleteRef], numbers: list[int]) -> Frame:
@@ -477,8 +500,8 @@ class _TaskReader:
         if self._numbered != "no" or len(numbers) > _MOST_LISTED:
             # Every row's file is looked up in a list anyway, or is so later on.
             return f.col(_HASH)
-        known = [each for number in numbers for each in self._hashes_of(number)]
-        wrong = f.raise_error(f.lit("Spark read a file that was not asked for")).cast("bigint")
+        known = [each for number in numbers for each in self._marks.values[number]]
+        wrong = f.raise_error(f.lit(STRANGE_FILE)).cast("bigint")
         return f.when(f.col(_HASH).isin(*known), f.col(_HASH)).otherwise(wrong)
 
     def _position_pairs(self, numbers: list[int]) -> tuple[Frame, Frame | None]:
@@ -490,7 +513,7 @@ class _TaskReader:
             refs = [ref for ref in self._tasks[number].deletes if ref.file.content == Content.POSITION_DELETES]
             every_one_named = every_one_named and all(named_file(ref.file) is not None for ref in refs)
             of[number] = sets.setdefault(tuple(ref.file.file_path for ref in refs), len(sets))
-        spelled = [(number, each) for number in numbers for each in self._hashes_of(number)]
+        spelled = [(number, each) for number in numbers for each in self._marks.values[number]]
         listed = _listed(
             self._spark,
             {
@@ -597,7 +620,7 @@ def _known(column: str) -> SparkColumn:
     """A column of a list of files, which must have named every file that was read."""
     from pyspark.sql import functions
 
-    unknown = functions.raise_error(functions.lit("Spark read a file that was not asked for"))
+    unknown = functions.raise_error(functions.lit(STRANGE_FILE))
     return functions.coalesce(functions.col(column), unknown).alias(column)
 
 
