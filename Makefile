@@ -76,7 +76,7 @@ spark-versions: $(READY) ## The tests of Spark with other releases of pyspark (S
 interop: $(READY) ## Read, write and race the same tables with Iceberg Java (needs a JDK 17+ and Maven)
 	@.ci/java-check
 	$(BIN)/python tests/interop/jars.py
-	$(BIN)/pytest -m interop tests/interop $(ARGS)
+	$(BIN)/pytest -n $(JOBS) --dist loadfile -m interop tests/interop $(ARGS)
 
 .PHONY: bench
 bench: $(READY) ## Measure beside PyIceberg in one run; prints ratios, writes JSON

@@ -44,6 +44,27 @@ def test_p11_a_batch_that_comes_again_is_not_written_again(table: frazil.Table, 
     assert numbers(table) == list(range(20))
 
 
+@pytest.mark.everywhere
+def test_p11_a_query_that_starts_over_writes_each_row_once(table: frazil.Table, spark: Any, tmp_path: Path) -> None:
+    """On Connect the sink is sent to a worker of the server's, and opens the lake there."""
+    folder = str(tmp_path / "rows")
+
+    def stream(checkpoint: str) -> None:
+        rows = spark.readStream.schema("n bigint, note string").option("maxFilesPerTrigger", "1").parquet(folder)
+        writing = rows.writeStream.foreachBatch(table.stream_sink(id="s"))
+        query = writing.option("checkpointLocation", str(tmp_path / checkpoint)).trigger(availableNow=True).start()
+        assert query.awaitTermination(120)
+        assert query.exception() is None
+
+    for first in (0, 10, 20):
+        batch(spark, first).write.mode("append").parquet(folder)
+    stream("checkpoint")
+    batch(spark, 30).write.mode("append").parquet(folder)
+    stream("checkpoint")
+    assert numbers(table) == list(range(40))
+    assert len(table.history()) == 4
+
+
 def test_p11_the_mark_is_in_the_same_metadata_file_as_the_batch(table: frazil.Table, spark: Any) -> None:
     table.stream_sink(id="s")(batch(spark, 0), 0)
     assert table.properties["frazil.sink.s"].startswith('{"batch": 0')

@@ -1,4 +1,4 @@
-"""SQL text to a filter: the only module that knows sqlglot.
+"""SQL text to a filter. Conditions and expressions are parsed here and nowhere else; statements are read in sql/.
 
 A filter is a Spark SQL condition on one row of one table. Names are bound to field ids when it is parsed (rule P16), so
 a column renamed or widened later is still the same column. Text without a zone is UTC, whatever any session says.

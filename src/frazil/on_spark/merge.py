@@ -282,27 +282,28 @@ class _Work:
 
     def _decided(self, rows: Frame, when: When, keep: str | None = None) -> Frame:
         """FILE, POSITION, CLAUSE, and the columns as the clause leaves them."""
-        f, plan = self._f, self._plan
-        numbered = [(index, each) for index, each in enumerate(plan.clauses) if each.when == when]
-        at = self._at
+        alias = self._plan.target_alias
+        old = {field.name: self._f.col(f"`{alias}`.`{field.name}`") for field in self._view.schema.fields}
+        chosen, new = self._by_clause(rows, when, old)
+        kept = [keep] if keep is not None else []
+        return chosen.select(FILE, POSITION, CLAUSE, *kept, *(column.alias(name) for name, column in new.items()))
+
+    def _by_clause(
+        self, rows: Frame, when: When, columns: Mapping[str, SparkColumn]
+    ) -> tuple[Frame, dict[str, SparkColumn]]:
+        """The rows with the number of the clause that takes each, and the columns with what that clause sets."""
+        f, at, found = self._f, self._at, dict(columns)
+        numbered = [(index, each) for index, each in enumerate(self._plan.clauses) if each.when == when]
         clause = f.lit(None).cast("int")
         for index, each in reversed(numbered):
             clause = f.when(self._holds(each, at), f.lit(index)).otherwise(clause)
-        alias = plan.target_alias
-        old = {field.name: f.col(f"`{alias}`.`{field.name}`") for field in self._view.schema.fields}
-        # Chosen first, so that each value's own condition is a look at a number.
-        chosen = rows.select("*", clause.alias(CLAUSE))
-        new = dict(old)
         for index, each in numbered:
-            if each.action != "update":
-                continue
-            for path, make in self._values(each):
-                top = path[0].name
-                kind = spark_type(path[0].field_type)
-                value = replaced(new[top] if len(path) > 1 else old[top], path, make(at))
-                new[top] = f.when(f.col(CLAUSE) == index, value.cast(kind)).otherwise(new[top])
-        kept = [keep] if keep is not None else []
-        return chosen.select(FILE, POSITION, CLAUSE, *kept, *(column.alias(name) for name, column in new.items()))
+            for path, make in self._values(each) if each.action != "delete" else ():
+                top, kind = path[0].name, spark_type(path[0].field_type)
+                value = replaced(found[top], path, make(at)).cast(kind)
+                found[top] = f.when(f.col(CLAUSE) == index, value).otherwise(found[top])
+        # Chosen first, so that each value's own condition is a look at a number.
+        return rows.select("*", clause.alias(CLAUSE)), found
 
     def _holds(self, clause: Clause, at: Any) -> SparkColumn:
         if clause.condition is None:
@@ -319,22 +320,9 @@ class _Work:
             rows = met.select(f.col(ROW).alias("__frazil_met"))
             rows = f.broadcast(rows) if count <= _BROADCAST_ROWS else rows
             alone = source.join(rows, source[ROW] == rows["__frazil_met"], "left_anti")
-        at = self._at
-        numbered = [(index, each) for index, each in enumerate(self._plan.clauses) if each.when == "not matched"]
-        clause = f.lit(None).cast("int")
-        for index, each in reversed(numbered):
-            clause = f.when(self._holds(each, at), f.lit(index)).otherwise(clause)
-        chosen = alone.select("*", clause.alias(CLAUSE)).where(f.col(CLAUSE).isNotNull())
-        columns: dict[str, SparkColumn] = {}
-        for field in self._view.schema.fields:
-            columns[field.name] = f.lit(None).cast(spark_type(field.field_type))
-        for index, each in numbered:
-            for path, make in self._values(each):
-                top = path[0].name
-                kind = spark_type(path[0].field_type)
-                value = replaced(columns[top], path, make(at)).cast(kind)
-                columns[top] = f.when(f.col(CLAUSE) == index, value).otherwise(columns[top])
-        return chosen.select(*(column.alias(name) for name, column in columns.items()))
+        nothing = {each.name: f.lit(None).cast(spark_type(each.field_type)) for each in self._view.schema.fields}
+        chosen, new = self._by_clause(alone, "not matched", nothing)
+        return chosen.where(f.col(CLAUSE).isNotNull()).select(*(column.alias(name) for name, column in new.items()))
 
     def _refuse_twice(self, matches: Frame | None) -> None:
         """A row that two source rows would change has two new values, and no order says which is the later one."""

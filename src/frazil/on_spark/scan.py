@@ -20,7 +20,6 @@ import pyarrow as pa
 import pyarrow.compute
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
-from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DoubleType, FloatType, IcebergType, NestedField
 
 from frazil.errors import CorruptMetadata, InvalidInput, StorageError, Unsupported
@@ -46,6 +45,7 @@ from frazil.on_spark.file_columns import (
 from frazil.on_spark.hashing import told_apart
 from frazil.on_spark.session import Frame, Session, checked, held, is_connect, local, setting, without_origins
 from frazil.on_spark.types import spark_schema
+from frazil.read.arrow import partition_values
 from frazil.read.deletes import Deletes
 from frazil.read.layout import columns_of
 from frazil.read.plan import DeleteRef, FileTask, named_file
@@ -404,7 +404,7 @@ class _TaskReader:
         for task in tasks:
             key = (task.file.spec_id, task.file.partition)
             if key not in known:
-                known[key] = as_text(_partition_value(task.file, self._metadata, field_id), kind)
+                known[key] = as_text(partition_values(task.file, self._metadata)[field_id], kind)
             texts.append(known[key])
         return texts
 
@@ -643,15 +643,3 @@ def _ids(columns: Columns) -> set[int | None]:
 def _comparable(value: SparkColumn, kind: IcebergType) -> SparkColumn:
     """Keys are equal when their bits are, as everywhere in Iceberg: Spark's joins take -0.0 for 0.0."""
     return value.cast("string") if isinstance(kind, FloatType | DoubleType) else value
-
-
-# Identity partition values of files that lack the column
-
-
-def _partition_value(file: DataFile, metadata: TableMetadata, field_id: int) -> Any:
-    fields = metadata.spec(file.spec_id).fields
-    return next(
-        value
-        for field, value in zip(fields, file.partition, strict=False)
-        if field.source_id == field_id and isinstance(field.transform, IdentityTransform)
-    )

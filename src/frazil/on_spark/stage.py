@@ -59,7 +59,7 @@ from frazil.on_spark.connector import check_reachable
 from frazil.on_spark.fitting import fitted_columns
 from frazil.on_spark.placing import s3_options
 from frazil.on_spark.session import Frame, Session, held, remembered, session_of, setting, translated
-from frazil.on_spark.transforms import decode_partition, partition_column, transformed
+from frazil.on_spark.transforms import decode_partition, transformed, with_partition
 from frazil.on_spark.types import FIELD_ID, needs_arrow_writer, spark_type
 from frazil.runtime import SYSTEM, Runtime
 from frazil.stage.arrow import Layout, StagedFiles, data_file, file_schema, layout_for
@@ -242,7 +242,7 @@ def _physical(frame: Frame, job: _Job) -> Frame:
     names, columns = remembered(job.spark, key, lambda: _file_columns(frame, job))
     made = frame.toDF(*names).select(*columns)
     if job.partitioned:
-        made = made.withColumn(job.hidden, partition_column(job.spec, job.layout.schema, job.at))
+        made = with_partition(made, job.hidden, job.spec, job.layout.schema, job.at)
     return made
 
 

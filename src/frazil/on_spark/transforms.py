@@ -8,8 +8,9 @@ from __future__ import annotations
 import importlib
 import struct
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
+from functools import reduce
 from typing import Any
 
 from pyiceberg.partitioning import PartitionSpec
@@ -46,7 +47,7 @@ from pyiceberg.types import (
 from frazil.errors import SchemaMismatch, Unsupported
 from frazil.format.partitions import AnyTransform, source_path
 from frazil.on_spark import executor
-from frazil.on_spark.session import is_connect
+from frazil.on_spark.session import Frame, is_connect
 
 SparkColumn = Any
 """A pyspark.sql.Column."""
@@ -60,13 +61,30 @@ _LONGEST_NUMBER = 22
 _NULL, _NUMBER, _BYTES, _TEXT, _HASHED = "n", "i", "x", "t", "h"
 _MICROS_PER_DAY = 86_400_000_000
 _MICROS_PER_HOUR = 3_600_000_000
+_AS_BYTES = (StringType, BinaryType, FixedType)
 _INTEGERS = (IntegerType, LongType, DateType, TimeType, TimestampType, TimestamptzType)
 
 
-def partition_column(spec: PartitionSpec, schema: Schema, at: At) -> SparkColumn:
+def with_partition(frame: Frame, name: str, spec: PartitionSpec, schema: Schema, at: At) -> Frame:
+    """The frame with each row's partition as text in a last column."""
+    data = {
+        field.source_id: at(field.source_id).cast("binary")
+        for field in spec.fields
+        if isinstance(field.transform, BucketTransform)
+        and isinstance(_source_type(schema, field.source_id, field.transform), _AS_BYTES)
+    }
+    made, hashes = _with_hashes(frame, data) if data else (frame, {})
+    made = made.withColumn(name, partition_column(spec, schema, at, hashes))
+    return made.drop(*(set(made.columns) - {*frame.columns, name})) if data else made
+
+
+def partition_column(
+    spec: PartitionSpec, schema: Schema, at: At, hashes: Mapping[int, SparkColumn] | None = None
+) -> SparkColumn:
     """A row's partition as text: never null or empty, different for different partitions, safe as a folder's name.
 
     Only lower-case letters, digits, "-" and "_", so that file systems that ignore case keep partitions apart, too.
+    ``hashes``: those of texts and bytes by field, where they are columns already.
     """
     from pyspark.sql import functions as F
 
@@ -77,7 +95,11 @@ def partition_column(spec: PartitionSpec, schema: Schema, at: At) -> SparkColumn
         if kind is None:
             parts.append(F.lit(_NULL))
             continue
-        value = transformed(field.transform, kind, at(field.source_id))
+        known = (hashes or {}).get(field.source_id)
+        if isinstance(field.transform, BucketTransform) and known is not None:
+            value = _numbered(field.transform.num_buckets, known, at(field.source_id))
+        else:
+            value = transformed(field.transform, kind, at(field.source_id))
         result = _result_type(field.transform, kind)
         parts.append(_encoded(value, result))
         longest += _LONGEST_NUMBER if isinstance(result, (BooleanType, *_INTEGERS)) else _LONGEST + 1
@@ -260,36 +282,43 @@ def _bucket(buckets: int, kind: PrimitiveType, column: SparkColumn) -> SparkColu
         hashed = F.hash(F.lit(_SEED), value.cast("long"))
     elif isinstance(kind, UUIDType):
         hashed = F.hash(F.lit(_SEED), value)
-    elif isinstance(kind, StringType | BinaryType | FixedType):
+    elif isinstance(kind, _AS_BYTES):
         hashed = _hash_of_bytes(value.cast("binary"))
     else:
         raise Unsupported(f"{kind} cannot be put into buckets")
+    return _numbered(buckets, hashed, value)
+
+
+def _numbered(buckets: int, hashed: SparkColumn, value: SparkColumn) -> SparkColumn:
+    from pyspark.sql import functions as F
+
     positive = hashed.bitwiseAND(F.lit(0x7FFFFFFF))
     # Spark's hash of null is its seed.
     return F.when(value.isNotNull(), (positive % F.lit(buckets)).cast("int"))
 
 
-def _hash_of_bytes(data: SparkColumn) -> SparkColumn:
-    """Spark agrees with murmur3 on blocks of four bytes and goes its own way with the rest.
+def _filled(data: SparkColumn) -> tuple[SparkColumn, SparkColumn]:
+    """The hash of bytes that are filled up with zeros to blocks of four, and how many bytes that makes.
 
-    So the rest is filled up to a block, which is right but for the last step: that one is undone and done again.
+    Spark agrees with murmur3 on blocks of four bytes and goes its own way with the rest. Filled up, all is right but
+    for the last step: that one is undone and done again.
     """
     from pyspark.sql import functions as F
 
-    length = F.octet_length(data)
-    whole = F.hash(F.lit(_SEED), data)
-    rounded = F.call_function("div", length + 3, F.lit(4)).cast("int") * 4
-    filled = F.hash(F.lit(_SEED), F.rpad(data, rounded, F.lit(b"\x00")))
-    return F.when(length % 4 == 0, whole).otherwise(_with_rest(filled, rounded.cast("long"), length.cast("long")))
+    rounded = F.call_function("div", F.octet_length(data) + 3, F.lit(4)).cast("int") * 4
+    return F.hash(F.lit(_SEED), F.rpad(data, rounded, F.lit(b"\x00"))), rounded
 
 
-def _with_rest(filled: SparkColumn, rounded: SparkColumn, length: SparkColumn) -> SparkColumn:
+def _repairs(data: SparkColumn) -> tuple[Callable[[SparkColumn], SparkColumn], ...]:
+    """What makes murmur3's hash of the one that is filled up, step by step, in 32 bits without sign."""
     from pyspark.sql import functions as F
+
+    rounded, length = _filled(data)[1].cast("long"), F.octet_length(data).cast("long")
 
     def mixed_down(bits: int) -> Callable[[SparkColumn], SparkColumn]:
         return lambda each: each.bitwiseXOR(F.shiftright(each, bits))
 
-    steps: tuple[Callable[[SparkColumn], SparkColumn], ...] = (
+    return (
         # The final mix undone.
         mixed_down(16),
         lambda each: _times(each, _inverse(_MIX2)),
@@ -310,15 +339,53 @@ def _with_rest(filled: SparkColumn, rounded: SparkColumn, length: SparkColumn) -
         # Back from 32 bits without sign.
         lambda each: each - F.when(each > 0x7FFFFFFF, _long(1 << 32)).otherwise(_long(0)),
     )
+
+
+def _with_hashes(frame: Frame, data: Mapping[int, SparkColumn]) -> tuple[Frame, dict[int, SparkColumn]]:
+    """The frame with helping columns, and of each field's bytes the hash.
+
+    Each step needs its value several times. As a column of a projection of its own it is computed once, in compiled
+    code; inside one expression it would be bound to a name by a function of arrays, which takes twenty times as long.
+    """
+    from pyspark.sql import functions as F
+
+    # Longer than every name there is.
+    free = "__frazil_" + "_" * max(map(len, frame.columns))
+    names = {field_id: (f"{free}filled{field_id}", f"{free}hash{field_id}") for field_id in data}
+    frame = frame.withColumns({names[field_id][0]: _filled(each)[0] for field_id, each in data.items()})
+    unsigned = {made: F.col(filled).cast("long").bitwiseAND(_long(_MASK)) for filled, made in names.values()}
+    frame = frame.withColumns(unsigned)
+    repairs = {names[field_id][1]: _repairs(each) for field_id, each in data.items()}
+    for first in range(0, len(next(iter(repairs.values()))), 2):
+        frame = frame.withColumns(
+            {
+                name: reduce(lambda at, step: step(at), steps[first : first + 2], F.col(name))
+                for name, steps in repairs.items()
+            }
+        )
+    return frame, {
+        field_id: F.when(F.octet_length(each) % 4 == 0, F.col(names[field_id][0])).otherwise(
+            F.col(names[field_id][1]).cast("int")
+        )
+        for field_id, each in data.items()
+    }
+
+
+def _hash_of_bytes(data: SparkColumn) -> SparkColumn:
+    """The same as one expression."""
+    from pyspark.sql import functions as F
+
+    filled, steps = _filled(data)[0], _repairs(data)
     value = filled.cast("long").bitwiseAND(_long(_MASK))
     if is_connect(value):
         # A message of Connect nests a hundred levels at most: one function chooses the step by its number.
         numbers = F.array(*(F.lit(number) for number in range(len(steps))))
-        return F.aggregate(numbers, value, lambda each, number: _step(steps, each, number)).cast("int")
-    for step in steps:
-        # Each step needs its value several times: bound to a name, the expression grows by sums and not by products.
-        value = F.transform(F.array(value), step).getItem(0)
-    return value.cast("int")
+        value = F.aggregate(numbers, value, lambda each, number: _step(steps, each, number))
+    else:
+        for step in steps:
+            # Bound to a name, the expression grows by sums and not by products.
+            value = F.transform(F.array(value), step).getItem(0)
+    return F.when(F.octet_length(data) % 4 == 0, filled).otherwise(value.cast("int"))
 
 
 def _step(steps: Sequence[Callable[[SparkColumn], SparkColumn]], each: SparkColumn, number: SparkColumn) -> SparkColumn:
