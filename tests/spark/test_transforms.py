@@ -34,8 +34,9 @@ from pyiceberg.types import (
 
 from frazil.errors import SchemaMismatch
 from frazil.on_spark import session as sessions
-from frazil.on_spark.transforms import decode_partition, partition_column
+from frazil.on_spark.transforms import decode_partition, partition_column, with_partition
 from frazil.on_spark.types import spark_schema
+from spark.test_stage import settled
 
 # PySpark leaves the sockets it moves rows through to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
@@ -211,6 +212,31 @@ def test_p32_the_text_of_a_partition_is_injective(spark: Any) -> None:
     assert len(by_text) == len(pairs)
     for text, pair in by_text.items():
         assert decode_partition(text, spec, schema) in (pair, None)
+
+
+@pytest.mark.everywhere
+@pytest.mark.parametrize("ansi", ["true", "false"])
+def test_buckets_of_texts_and_bytes_are_those_of_iceberg_also_as_columns(spark: Any, ansi: str) -> None:
+    from pyspark.sql import functions as F
+
+    dice = random.Random(5)
+    texts = ["".join(dice.choice("aé€𝄞 z") for _ in range(length)) for length in range(40)]
+    pairs = [(text, dice.randbytes(length % 23)) for length, text in enumerate(texts)]
+    pairs += [(None, b""), ("", None), (None, None)]
+    schema = Schema(NestedField(1, "a", StringType()), NestedField(2, "__frazil_hash1", BinaryType()))
+    bucket: Any = parse_transform("bucket[1000]")
+    spec = PartitionSpec(PartitionField(1, 1000, bucket, "x"), PartitionField(2, 1001, bucket, "y"))
+    frame = spark.createDataFrame(pairs, "a string, __frazil_hash1 binary").coalesce(1)
+    with settled(spark, {"spark.sql.ansi.enabled": ansi}):
+        made = with_partition(frame, "p", spec, schema, lambda field_id: F.col(frame.columns[field_id - 1]))
+        assert made.columns == ["a", "__frazil_hash1", "p"]
+        rows = made.collect()
+    of_text, of_bytes = bucket.transform(StringType()), bucket.transform(BinaryType())
+    assert len(rows) == len(pairs)
+    for row in rows:
+        data = row["__frazil_hash1"]
+        expected = (of_text(row["a"]), None if data is None else of_bytes(bytes(data)))
+        assert decode_partition(row["p"], spec, schema) == expected
 
 
 @pytest.mark.parametrize(
