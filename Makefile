@@ -87,6 +87,11 @@ bench-spark: $(READY) ## Measure on Spark beside Iceberg's own runtime (needs a 
 	@.ci/java-check
 	$(BIN)/python benchmarks/on_spark.py $(ARGS)
 
+.PHONY: bench-contention
+bench-contention: $(READY) ## Measure 1 to 100 writers on one table beside Iceberg Java, PyIceberg, delta-rs and DuckLake; draws build/contention.png
+	@.ci/java-check
+	PATH="$(CURDIR)/.tools/bin:$$PATH" UV_PROJECT_ENVIRONMENT=$(VENV) uv run --frozen --group bench python benchmarks/contention.py $(ARGS)
+
 .PHONY: histories
 histories: $(READY) ## Thousands of random commits, also by 8 processes on SQLite and Postgres, beside a sequential model
 	$(BIN)/python -m tests.concurrency.histories --seeds 20 --sessions 150 $(ARGS)

@@ -7,7 +7,7 @@ counted and not sent again; retries inside a library are what its defaults say. 
 back, and a second reader as well where the table is Iceberg's: an acknowledged commit that either does not see is lost.
 
 Commits per second are those acknowledged within the seconds. Frazil fsyncs every file it references before the swap;
-of the others only Postgres does.
+PyIceberg and Iceberg Java do not.
 """
 
 from __future__ import annotations
@@ -45,8 +45,11 @@ MODULES = {
     "ducklake": ("duckdb", "duckdb_extensions"),
     "ducklake-inlined": ("duckdb", "duckdb_extensions"),
 }
+"""Of the group bench, by the system that needs them."""
 WITNESS = {"frazil": "pyiceberg", "iceberg-java": "frazil", "pyiceberg": "frazil"}
 """Who else reads a system's table at the end."""
+PATIENCE_S = 1800
+"""For all of a run but its seconds; a program that hangs for good must not take the others' figures with it."""
 CONNECTIONS = 600
 """A hundred writers of a library that keeps several each must not be stopped by the server."""
 
@@ -64,7 +67,6 @@ class Side:
 OURS = (Side("frazil", "postgres"), Side("frazil", "sqlite"))
 JAVA = (Side("iceberg-java", "postgres"), Side("iceberg-java", "sqlite"))
 PYICEBERG = (Side("pyiceberg", "postgres"), Side("pyiceberg", "sqlite"))
-# DuckLake has one database here, which its names leave out.
 OTHERS = (Side("delta-rs"), Side("ducklake", "postgres"), Side("ducklake-inlined", "postgres"))
 SIDES = {side.name: side for side in (*OURS, *JAVA, *PYICEBERG, *OTHERS)}
 
@@ -114,7 +116,7 @@ class Contention(Report):
 
     def keep(self, found: Figures) -> None:
         self.runs[found.side, found.form, found.writers] = found
-        self.figures[f"{found.writers} writers: {found.form}, {found.side}"] = round(found.commits_per_s, 2)
+        self.figures[f"{many(found.writers)}: {found.form}, {found.side}"] = round(found.commits_per_s, 2)
         print(found.line(), flush=True)
 
     def peers(self, form: str, writers: int) -> list[Figures]:
@@ -157,11 +159,9 @@ class Bench:
         name = f"run{self._made}"
         folder = self.work / name
         (folder / "warehouse").mkdir(parents=True)
-        uri = {
-            "postgres": lambda: self.server.create_database(name),
-            "sqlite": lambda: f"sqlite:///{folder}/catalog.db",
-            "": str,
-        }[side.database]()
+        uri = f"sqlite:///{folder}/catalog.db" if side.database == "sqlite" else ""
+        if side.database == "postgres":
+            uri = self.server.create_database(name)
         request = Request(side.system, form, uri, str(folder), writers, self.seconds)
         try:
             return figures(side, request, self._answer(request), seen_by_another(request))
@@ -179,7 +179,8 @@ class Bench:
             body = asdict(request)
             command = [sys.executable, "-m", "peers.contend", request.folder]
         (folder / "request.json").write_text(json.dumps(body))
-        done = subprocess.run(command, cwd=HERE, capture_output=True, text=True, check=False)
+        patience = self.seconds + PATIENCE_S
+        done = subprocess.run(command, cwd=HERE, capture_output=True, text=True, check=False, timeout=patience)
         if done.returncode or not (folder / "answer.json").exists():
             raise RuntimeError(f"{request.system} ended with {done.returncode}:\n{(done.stdout + done.stderr)[-4000:]}")
         return dict(json.loads((folder / "answer.json").read_text()))
@@ -210,7 +211,7 @@ def figures(side: Side, request: Request, answer: dict[str, Any], witness: Count
     readings = [own] if witness is None else [own, witness]
     whole = PER_COMMIT[request.form]
     latencies = sorted(1000 * seconds for seconds in acknowledged.values()) or [0.0]
-    problems = Counter(problem.partition(":")[0] for *_, problem in outcomes if problem is not None)
+    problems = Counter(problem.partition(":")[0].rpartition(".")[2] for *_, problem in outcomes if problem is not None)
     return Figures(
         side=side.name,
         form=request.form,
@@ -237,6 +238,10 @@ def compare(report: Contention, form: str, writers: int, seconds: float) -> None
         ratios = [f"{run.side} {run.commits_per_s / floor(peer, seconds):8.2f} ×" for run in ours]
         if ratios:
             print(f"    over {peer.side:<26} {'   '.join(ratios)}", flush=True)
+
+
+def many(writers: int) -> str:
+    return "1 writer" if writers == 1 else f"{writers} writers"
 
 
 def floor(run: Figures, seconds: float) -> float:
@@ -279,32 +284,34 @@ class _Rates:
     def over(self, form: str, writers: int, peer: str, wanted: float) -> None:
         run, other = self._run(form, writers), self._run(form, writers, peer)
         if run and other:
-            key = f"{writers} writers, {FORMS[form]}: {self.ours} over {peer}"
+            key = f"{many(writers)}, {FORMS[form]}: {self.ours} over {peer}"
             self.report.ratio(key, run.commits_per_s, floor(other, self.seconds), wanted=wanted)
 
     def over_best(self, form: str, writers: int, wanted: float) -> None:
         run, best = self._run(form, writers), self._best(form, writers)
         if run and best:
-            key = f"{writers} writers, {FORMS[form]}: {self.ours} over the best peer"
+            key = f"{many(writers)}, {FORMS[form]}: {self.ours} over the best peer"
             self.report.ratio(key, run.commits_per_s, floor(best, self.seconds), wanted=wanted)
 
     def tail(self, form: str, writers: int, wanted: float) -> None:
         run, best = self._run(form, writers), self._best(form, writers)
-        if run and best:
-            key = f"{writers} writers, {FORMS[form]}: p99 of the best peer over {self.ours}"
+        if run and best and run.acknowledged:
+            key = f"{many(writers)}, {FORMS[form]}: p99 of the best peer over {self.ours}"
             self.report.ratio(key, run.p99_ms, best.p99_ms, wanted=wanted, higher_is_better=False)
 
-    def growth(self, form: str, few: int, many: int) -> None:
-        before, after = self._run(form, few), self._run(form, many)
+    def growth(self, form: str, few: int, more: int) -> None:
+        before, after = self._run(form, few), self._run(form, more)
         if before and after:
-            key = f"{FORMS[form]}: {self.ours}, {many} writers over {few}"
+            key = f"{FORMS[form]}: {self.ours}, {more} writers over {few}"
             self.report.ratio(key, after.commits_per_s, floor(before, self.seconds), wanted=1)
 
     def safety(self, form: str, writers: int) -> None:
         run = self._run(form, writers)
         if run:
-            key = f"{writers} writers, {FORMS[form]}: {self.ours}"
-            self.report.ratio(f"{key}, acknowledged over tried", run.acknowledged, max(1, run.tried), wanted=1)
+            key = f"{many(writers)}, {FORMS[form]}: {self.ours}"
+            # A writer that crashed did not say what it tried last.
+            tried = max(1, run.tried + run.crashed)
+            self.report.ratio(f"{key}, acknowledged over tried", run.acknowledged, tried, wanted=1)
             kept = run.acknowledged - run.lost - run.twice
             self.report.ratio(f"{key}, found once over acknowledged", kept, max(1, run.acknowledged), wanted=1)
 
@@ -329,17 +336,21 @@ def plot(report: Contention, path: Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(15, 9), dpi=130, layout="constrained")
+    forms = {form: title for form, title in FORMS.items() if any(form == each for _, each, _ in report.runs)}
+    if not forms:
+        return
+    figure = Figure(figsize=(15, 4.5 * len(forms)), dpi=130, layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle("Writers on one table: what is committed, what fails, how long it takes", fontweight="bold")
-    axes = figure.subplots(len(FORMS), 3, squeeze=False)
-    for row, (form, title) in zip(axes, FORMS.items(), strict=True):
+    axes = figure.subplots(len(forms), 3, squeeze=False)
+    for row, (form, title) in zip(axes, forms.items(), strict=True):
         _lines(row[0], report, form, f"Commits per second, {title}", "commits_per_s", log=True)
         _lines(row[1], report, form, f"Failed commits (%), {title}", "failed_percent", log=False)
         _lines(row[2], report, form, f"p99 (ms), {title}", "p99_ms", log=True)
     axes[0][0].legend(frameon=False, fontsize=8, ncols=2)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(os.fspath(path))
+    print(f"Drawn: {path}")
 
 
 def _lines(axis: Any, report: Contention, form: str, title: str, what: str, *, log: bool) -> None:
@@ -361,12 +372,13 @@ def _lines(axis: Any, report: Contention, form: str, title: str, what: str, *, l
         }
         axis.plot([run.writers for run in runs], values, label=side.name, **style)
     axis.set_xscale("log")
+    log = log and any(value > 0 for line in axis.get_lines() for value in line.get_ydata())
     axis.set_xticks(counts, [str(count) for count in counts])
     axis.set_xticks([], minor=True)
     axis.set_xlabel("writers")
     if log:
         axis.set_yscale("log")
-    else:
+    elif what == "failed_percent":
         axis.set_ylim(-2, 102)
     axis.set_title(title, fontsize=11)
     axis.grid(alpha=0.25, which="both")
@@ -405,6 +417,22 @@ def opened(sides: Sequence[Side], arguments: argparse.Namespace) -> Iterator[Ben
         shutil.rmtree(work, ignore_errors=True)
 
 
+def measure(bench: Bench, report: Contention, sides: Sequence[Side], arguments: argparse.Namespace) -> bool:
+    """Whether all of them ran; one that could not be run is said, and the others go on."""
+    all_ran = True
+    for writers in arguments.writers:
+        for form in arguments.forms:
+            print(f"{many(writers)}, {FORMS[form]}", flush=True)
+            for side in sides:
+                try:
+                    report.keep(bench.run(side, form, writers))
+                except Exception as problem:
+                    all_ran = False
+                    print(f"  {side.name:<26} did not run: {type(problem).__name__}: {problem}", flush=True)
+            compare(report, form, writers, arguments.seconds)
+    return all_ran
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--writers", type=int, nargs="+", default=list(WRITERS))
@@ -417,25 +445,21 @@ def main() -> None:
     sides = [SIDES[name] for name in arguments.only]
     if lacking := missing(sides):
         sys.exit(
-            f"Not installed: {', '.join(lacking)}. They are peers of this benchmark alone: run `make bench-contention`, "
-            "or `uv run --group bench python benchmarks/contention.py`, or choose other sides with --only."
+            f"Not installed: {', '.join(lacking)}. Only this benchmark needs them: run `make bench-contention`, or "
+            "`uv run --group bench python benchmarks/contention.py`, or choose other sides with --only."
         )
+    if any(side in JAVA for side in sides) and not (shutil.which("java") and shutil.which("javac")):
+        sys.exit("Iceberg Java needs a JDK 17 or newer on PATH; --only chooses sides without it.")
     report = Contention("contention", {"seconds": arguments.seconds})
     with opened(sides, arguments) as bench:
-        for writers in arguments.writers:
-            for form in arguments.forms:
-                print(f"{writers} writers, {FORMS[form]}", flush=True)
-                for side in sides:
-                    report.keep(bench.run(side, form, writers))
-                compare(report, form, writers, arguments.seconds)
+        all_ran = measure(bench, report, sides, arguments)
     print("What is wanted")
     judge(report, arguments.seconds)
-    plot(report, arguments.plot)
-    print(f"Drawn: {arguments.plot}")
     # A run of some sides, some counts or few seconds is for looking at them.
-    if set(SIDES) <= {*arguments.only} and {*WRITERS} <= {*arguments.writers} and {*FORMS} <= {*arguments.forms}:
-        if arguments.seconds >= SECONDS:
-            report.save()
+    ran = (set(arguments.only), set(arguments.writers), set(arguments.forms))
+    if all_ran and ran == (set(SIDES), set(WRITERS), set(FORMS)) and arguments.seconds >= SECONDS:
+        report.save()
+    plot(report, arguments.plot)
 
 
 if __name__ == "__main__":

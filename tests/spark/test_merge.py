@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions as F
 
@@ -211,3 +212,18 @@ def test_explain_says_how_it_would_be_run(stock: frazil.Table, spark: Any) -> No
     text = stock.merge(source(spark, 3), on=["id"]).when_matched_delete("target.n > 3").explain()
     assert "by key     id" in text
     assert "when matched and target.n > 3 then delete" in text
+
+
+def test_a_file_that_was_replaced_by_hand_fails_the_merge(spark: Any, lake: frazil.Lake) -> None:
+    """Its deleted rows would be taken for live ones, and met by the source."""
+    table = lake.create_table("shop.t", "id bigint")
+    table.append([{"id": n} for n in range(100)])
+    table.append([{"id": 1000}])
+    table.delete("id in (5, 6, 7)", mode="merge-on-read")
+    path = next(task.file.file_path for task in table.scan().tasks() if task.deletes).removeprefix("file://")
+    pq.write_table(pq.read_table(path), path, compression="gzip")
+    source = spark.createDataFrame([(5,), (6,), (200,)], "id bigint")
+    with pytest.raises(frazil.SparkFailed, match="nothing was committed"):
+        table.merge(source, on=["id"]).when_not_matched_insert_all().execute()
+    with pytest.raises(frazil.SparkFailed, match="nothing was committed"):
+        table.delete("id < 100", engine="spark")

@@ -8,6 +8,7 @@ import json
 import uuid
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -459,7 +460,9 @@ def deleted(tmp_path: Path) -> Written:
 
 
 @pytest.mark.usefixtures("positions_read")
-def test_position_deletes(deleted: Written, spark: Any) -> None:
+@pytest.mark.parametrize("listed", [400, 0])
+def test_position_deletes(deleted: Written, spark: Any, listed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scanning, "_MOST_LISTED", listed)
     for where in (None, "id > 7", "id = 0", "v is null", "id in (4, 9, 14, 24, 25, 101)"):
         assert_same(deleted.scan(where), spark)
         assert_same(deleted.scan(where, ("v",)), spark)
@@ -512,8 +515,46 @@ def test_positions_beyond_a_file_take_nothing_out_of_another(tmp_path: Path, spa
     tasks = table.scan().tasks()
     one, other = ([each for each, at in numbers_of(tasks).items() if at == n] for n in range(2))
     strange = [mine ^ theirs ^ 1 for mine, theirs in zip(one, other, strict=True)]
-    table.commit(table.position_deletes([(tasks[0].file.file_path, each) for each in strange if each > 0]))
+    table.commit(table.position_deletes([(tasks[0].file.file_path, each) for each in (*strange, -1)]))
     assert scan_to_spark(table.scan(), spark).count() == 6
+
+
+@pytest.mark.usefixtures("positions_read")
+@pytest.mark.parametrize("listed", [400, 0])
+@pytest.mark.parametrize(
+    "wrong",
+    [{"file_size_in_bytes": 5}, {"record_count": 1}, {"record_count": 0}],
+    ids=lambda each: str(next(iter(each))),
+)
+@pytest.mark.parametrize("numbered", ["no", "number", "hash"])
+def test_files_that_are_not_as_the_metadata_says_fail_the_job(
+    deleted: Written,
+    spark: Any,
+    wrong: dict[str, int],
+    numbered: Any,
+    listed: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever the rows are asked for: those that were deleted must not come back."""
+    monkeypatch.setattr(scanning, "_MOST_LISTED", listed)
+    scan = deleted.scan()
+    tasks = [replace(task, file=replace(task.file, **wrong)) for task in scan.tasks()[:1]]
+    assert any(task.deletes for task in tasks)
+    how: Any = {"storage": scan._storage, "metadata": scan._metadata, "schema": scan._wanted}
+    frame = read_tasks(spark, tasks, **how, numbered=numbered)
+    if listed == 0 and "file_size_in_bytes" in wrong:
+        # More files than that are told apart by their names.
+        assert frame.count() == 7
+        return
+    with pytest.raises(Exception, match="not asked for"):
+        frame.count()
+
+
+def test_rows_of_unknown_number_are_read(deleted: Written, spark: Any) -> None:
+    scan = deleted.scan()
+    tasks = [replace(task, file=replace(task.file, record_count=-1)) for task in scan.tasks()]
+    how: Any = {"storage": scan._storage, "metadata": scan._metadata, "schema": scan._wanted}
+    assert read_tasks(spark, tasks, **how).count() == scan.count()
 
 
 def test_a_delete_file_of_other_columns_is_no_delete_file(tmp_path: Path, spark: Any, positions_read: str) -> None:

@@ -550,3 +550,11 @@ def test_keys_become_equality_deletes(spark: Any, make: Any) -> None:
     assert sorted(row["id"] for file in files for row in read(file).to_pylist()) == [1, 2]
     assert all(set(file.lower_bounds) == {1, 2} for file in files)
     assert sum(file.record_count for file in files) == 2
+
+
+@pytest.mark.parametrize("kind", ["string", "binary"])
+def test_long_values_of_a_required_column_are_no_nulls(spark: Any, make: Any, kind: str) -> None:
+    made = make(f"v {kind} not null")
+    assert made.stage(spark.sql(f"select cast(repeat('x', 70000) as {kind}) v")).rows == 1
+    with pytest.raises(SchemaMismatch, match="1 value is null"):
+        made.stage(spark.sql(f"select cast(repeat('x', 70000) as {kind}) v union all select null"))

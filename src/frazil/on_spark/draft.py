@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
@@ -26,9 +27,9 @@ from frazil.read.plan import FileTask
 from frazil.read.positions import bitmap, rows_with_positions
 from frazil.stage.arrow import StagedFiles
 
-MOST_BYTES, MOST_ROWS = 1 << 20, 20_000
-"""A frame that Spark takes for this small is written by this process, if it is: the bookkeeping of a job that writes
-files takes several times as long as such rows do.
+MOST_BYTES, MOST_ROWS, MOST_WIDTH = 1 << 20, 20_000, 10_000
+"""A frame that Spark takes for this small is written by this process, if it has so few rows of so few bytes: the
+bookkeeping of a job that writes files takes several times as long as such rows do.
 """
 MOST_POSITIONS = 500_000
 """So many row numbers come to the driver; more of them stay on the executors, and in the files they write."""
@@ -58,8 +59,7 @@ class SparkDraft(Draft):
     def add_frame(self, rows: Frame, where: Filter | None = None) -> StagedFiles:
         """New rows, or rows with new values. ``where``: each of them must match it."""
         view = self.view
-        with translated(f"write to {view.table}"):
-            here = None if where is not None else fetched(rows, view.schema)
+        here = None if where is not None else fetched(rows, view.schema)
         if here is not None:
             return self.add_rows(here)
         staged = stage_rows(
@@ -104,7 +104,8 @@ class SparkDraft(Draft):
             self.remove(task)
         plain = [task for task in tasks if not task.deletes]
         others = [replace(task, residual=None) for task in tasks if task.deletes]
-        live = self.rows(others, _one_column(self.view.schema), filtered=False).count() if others else 0
+        with translated("count of the rows that go"):
+            live = self.rows(others, _one_column(self.view.schema), filtered=False).count() if others else 0
         return sum(task.file.record_count for task in plain) + int(live)
 
     def few(self, positions: Frame, tasks: Sequence[FileTask], count: int | None = None) -> pa.Table | None:
@@ -227,11 +228,21 @@ class SparkDraft(Draft):
 
 
 def fetched(rows: Frame, schema: Schema) -> pa.Table | None:
-    """The rows themselves, if they are few and Arrow's writer makes the same of them."""
+    """The rows themselves, if they are few and short and Arrow's writer makes the same of them."""
     if not means_the_same_in_arrow(rows, schema) or estimated_bytes(rows) > MOST_BYTES:
         return None
-    found: pa.Table = rows.limit(MOST_ROWS + 1).toArrow()
-    return found if found.num_rows <= MOST_ROWS else None
+    from pyspark.sql import functions as F
+
+    named = rows.toDF(*(f"c{number}" for number in range(len(rows.columns))))
+    long = [F.col(each.name) for each in named.schema if each.dataType.typeName() in ("string", "binary")]
+    if long:
+        width = sum((F.coalesce(F.octet_length(each), F.lit(0)) for each in long), F.lit(0))
+        named = named.where(F.when(width <= MOST_WIDTH, True).otherwise(F.raise_error(F.lit("long")).cast("boolean")))
+    # What else fails here fails again where the rows are written, and is told there.
+    with contextlib.suppress(Exception):
+        found: pa.Table = named.limit(MOST_ROWS + 1).toArrow()
+        return found.rename_columns(rows.columns) if found.num_rows <= MOST_ROWS else None
+    return None
 
 
 def numbered_here(positions: pa.Table, tasks: Sequence[FileTask]) -> pa.Table:

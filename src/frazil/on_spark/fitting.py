@@ -90,14 +90,18 @@ def means_the_same_in_arrow(frame: Frame, schema: Schema) -> bool:
     """Whether the frame's rows as Arrow rows are judged and converted as they are here. Raises SchemaMismatch."""
     given = frame.schema.fields
     conform(_no_rows(given, schema), schema)
-    return all(_is_plain(each.dataType) for each in given) and not any(
-        isinstance(schema.find_type(each), UUIDType | FixedType | TimeType) for each in schema.field_ids
+    # Without a column Arrow has no rows.
+    return (
+        bool(given)
+        and all(_is_plain(each.dataType) for each in given)
+        and not any(isinstance(schema.find_type(each), UUIDType | FixedType | TimeType) for each in schema.field_ids)
     )
 
 
 def _is_plain(kind: SparkType) -> bool:
     # Structs, lists and maps are left out: what Spark says of nulls inside them is not always so in Arrow.
-    return kind.typeName() != "void" and (kind.typeName() == "decimal" or kind.typeName() in _ARROW)
+    # And Spark has no Arrow type for texts of a fixed length.
+    return kind.typeName() == "decimal" or kind.typeName() in _ARROW.keys() - {"void", "char", "varchar"}
 
 
 # Names and types

@@ -29,7 +29,7 @@ from frazil.on_spark.columns import SparkColumn, condition
 from frazil.on_spark.draft import SparkDraft
 from frazil.on_spark.keys import MOST_KEYS, range_read, read_of
 from frazil.on_spark.scan import FILE, POSITION
-from frazil.on_spark.session import Frame, Session, materialised
+from frazil.on_spark.session import Frame, Session, materialised, translated
 from frazil.on_spark.types import frame_schema, spark_type
 from frazil.on_spark.values import is_column, new_value, replaced
 from frazil.read.plan import FileTask
@@ -52,7 +52,7 @@ _UNSTABLE = (
 def merge(spark: Session, view: View, source: Frame, plan: Merge, settings: Settings, mode: Mode) -> Write:
     """Rows of the source meet rows of the table; the clauses say what becomes of both."""
     work = _Work(spark, view, source, plan)
-    with SparkDraft(spark, view, settings) as draft:
+    with SparkDraft(spark, view, settings) as draft, translated(f"merge into {view.table}"):
         return work.run(draft, mode)
 
 

@@ -55,11 +55,12 @@ FILE, POSITION = "__frazil_file", "__frazil_pos"
 _URI, _HASH, _SEQUENCE, _SCOPE = "__frazil_uri", "__frazil_hash", "__frazil_seq", "__frazil_scope"
 _PATH, _SET, _GONE, _KEY = "__frazil_path", "__frazil_set", "__frazil_gone", "__frazil_key"
 _GONE_SCOPE, _NUMBER = "__frazil_gone_scope", "__frazil_number"
-STRANGE_FILE = "Spark read a file that was not asked for, or whose size is not the one in the table's metadata"
+STRANGE_FILE = "Spark read a file that was not asked for, or that has not the size or rows of the table's metadata"
 Numbered = Literal["no", "number", "hash"]
 _MOST_LISTED = 400
 """So many files are named in the query itself; more of them in a relation."""
 _LONG_BITS = 63
+_LONGEST_FILE = 1 << 40
 _BROADCAST_ROWS = 2_000_000
 _READ_HERE_ROWS, _READ_HERE_FILES = 200_000, 200
 """Position deletes of so few rows in so few files are read by this process."""
@@ -138,21 +139,25 @@ class _Marks:
 
     values: tuple[tuple[int, ...], ...]
     """For each task, what its rows say: a name can be spelled in several ways."""
+    longest: int
+    """No file has more rows."""
     bits: int
     salt: int | None
     """Of the hash of the file's name; None: files are told apart by their sizes, which cost a row nothing."""
 
     @staticmethod
     def of(tasks: Sequence[FileTask]) -> _Marks:
-        longest = max(task.file.record_count for task in tasks)
+        counts = [task.file.record_count for task in tasks]
+        # Nobody counted them: as many as no file has.
+        longest = _LONGEST_FILE if min(counts) < 0 else max(counts)
         bits = max(0, longest - 1).bit_length()
         sizes = [task.file.file_size_in_bytes for task in tasks]
         if len(set(sizes)) == len(tasks) <= _MOST_LISTED and max(sizes).bit_length() + bits < _LONG_BITS:
-            return _Marks(tuple((size << bits,) for size in sizes), bits, None)
+            return _Marks(tuple((size << bits,) for size in sizes), longest, bits, None)
         copies = _copies(tasks)
         names = [_spelled(task, copy) for task, copy in zip(tasks, copies, strict=True)]
         salt, hashes = told_apart({name for each in names for name in each}, longest)
-        return _Marks(tuple(tuple(hashes[name] for name in each) for each in names), bits, salt)
+        return _Marks(tuple(tuple(hashes[name] for name in each) for each in names), longest, bits, salt)
 
     def column(self, copy: int) -> SparkColumn:
         """Over a relation that has its _metadata. ``copy``: which of several tasks for the same file."""
@@ -295,7 +300,7 @@ class _TaskReader:
         numbers = [number for _, each in parts for number in each]
         if fate.positions:
             frame = self._without_positions(frame, numbers)
-        if fate.keys or (fate.positions and self._numbered == "no" and len(numbers) > _MOST_LISTED):
+        if fate.keys:
             frame = self._with_numbers(frame, numbers)
         for field_ids in sorted(fate.keys):
             frame = self._without_keys(frame, field_ids, numbers)
@@ -452,27 +457,49 @@ class _TaskReader:
         refs = self._refs(numbers, lambda file: file.content == Content.POSITION_DELETES)
         count = sum(ref.file.record_count for ref in refs)
         if count <= _READ_HERE_ROWS and len(refs) <= _READ_HERE_FILES:
-            gone = _listed(self._spark, {_GONE: self._positions_here(refs, numbers)})
+            gone = _listed(self._spark, {_GONE: self._positions_here(numbers)})
         else:
             gone = self._positions_there(refs, numbers)
             gone = f.broadcast(gone) if count < _BROADCAST_ROWS else gone
-        key = self._asked_for(numbers).bitwiseXOR(f.col(POSITION))
-        return frame.join(gone, key == f.col(_GONE), "left_anti")
+        key = f.col(_HASH).bitwiseXOR(f.col(POSITION))
+        return self._asked_for(frame, numbers).join(gone, key == f.col(_GONE), "left_anti")
 
-    def _positions_here(self, refs: list[DeleteRef], numbers: list[int]) -> Any:
+    def _asked_for(self, frame: Frame, numbers: list[int]) -> Frame:
+        """The same rows, or the job fails: a row of a file that is none of these, or beyond all rows that the metadata
+        says a file has, would not be found among the deleted ones and come back unnoticed.
+
+        In a filter, which no optimizer leaves out; not in the join, which it does where nothing is deleted after all.
+        """
+        f = self._f
+        known = [each for number in numbers for each in self._marks.values[number]]
+        if len(numbers) <= _MOST_LISTED:
+            mine = f.col(_HASH).isin(*known)
+            columns = None
+        else:
+            columns = frame.columns
+            marks = arrow.array(known, pa.int64())
+            frame = frame.join(_listed(self._spark, {_HASH: marks, _NUMBER: marks}), _HASH, "left")
+            mine = f.col(_NUMBER).isNotNull()
+        strange = f.raise_error(f.lit(STRANGE_FILE)).cast("boolean")
+        frame = frame.where(f.when(mine & (f.col(POSITION) < _long(self._marks.longest)), True).otherwise(strange))
+        return frame if columns is None else frame.select(*columns)
+
+    def _positions_here(self, numbers: list[int]) -> Any:
         """The deleted rows as the rows themselves are told apart. A job that reads so few takes longer."""
         deletes = Deletes(self._storage, self._metadata)
-        with ThreadPoolExecutor(_READERS) as pool:
-            # Once each; afterwards they are remembered.
-            list(pool.map(lambda ref: deletes.rows_by_file(ref.file), refs))
-        found = [arrow.array([], pa.int64())]
-        for number in numbers:
+
+        def positions(number: int) -> tuple[memoryview, ...]:
             task = self._tasks[number]
-            for part in deletes.positions(task.deletes, task.file.file_path).parts:
-                rows = arrow.Array.from_buffers(pa.int64(), len(part), [None, pa.py_buffer(part)])
-                # Rows that the file does not have may be other files' to a hash.
-                rows = rows.filter(pc.less(rows, task.file.record_count))
-                found += [pc.bit_wise_xor(rows, arrow.scalar(each, pa.int64())) for each in self._marks.values[number]]
+            return deletes.positions(task.deletes, task.file.file_path).parts
+
+        found = [arrow.array([], pa.int64())]
+        with ThreadPoolExecutor(_READERS) as pool:
+            for number, parts in zip(numbers, pool.map(positions, numbers), strict=True):
+                for part in parts:
+                    rows = arrow.Array.from_buffers(pa.int64(), len(part), [None, pa.py_buffer(part)])
+                    rows = rows.filter(pc.and_(pc.greater_equal(rows, 0), pc.less(rows, self._marks.longest)))
+                    marks = self._marks.values[number]
+                    found += [pc.bit_wise_xor(rows, arrow.scalar(each, pa.int64())) for each in marks]
         return arrow.concat_arrays(found)
 
     def _positions_there(self, refs: list[DeleteRef], numbers: list[int]) -> Frame:
@@ -491,18 +518,8 @@ class _TaskReader:
         gone = gone.join(listed, _PATH)
         if pairs is not None:
             gone = gone.join(pairs, [_URI, _SET])
-        gone = gone.where(f.col(_GONE) < max(self._tasks[number].file.record_count for number in numbers))
+        gone = gone.where((f.col(_GONE) >= 0) & (f.col(_GONE) < _long(self._marks.longest)))
         return gone.select(f.col(_HASH).bitwiseXOR(f.col(_GONE)).alias(_GONE))
-
-    def _asked_for(self, numbers: list[int]) -> SparkColumn:
-        """The hash of a row's file. Were it none of these files', its deleted rows would come back unnoticed."""
-        f = self._f
-        if self._numbered != "no" or len(numbers) > _MOST_LISTED:
-            # Every row's file is looked up in a list anyway, or is so later on.
-            return f.col(_HASH)
-        known = [each for number in numbers for each in self._marks.values[number]]
-        wrong = f.raise_error(f.lit(STRANGE_FILE)).cast("bigint")
-        return f.when(f.col(_HASH).isin(*known), f.col(_HASH)).otherwise(wrong)
 
     def _position_pairs(self, numbers: list[int]) -> tuple[Frame, Frame | None]:
         """The data files by path, and which delete files apply to them; None: a row's path alone tells."""
@@ -614,6 +631,12 @@ def _copies(tasks: Sequence[FileTask]) -> list[int]:
 
 def _nth(copy: int) -> str:
     return f"\0{copy}" if copy else ""
+
+
+def _long(value: int) -> SparkColumn:
+    from pyspark.sql import functions
+
+    return functions.lit(value).cast("bigint")
 
 
 def _known(column: str) -> SparkColumn:

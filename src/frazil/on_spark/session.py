@@ -185,13 +185,12 @@ _remembered: weakref.WeakKeyDictionary[Session, dict[object, Any]] = weakref.Wea
 def remembered(session: Session, key: object, make: Callable[[], T]) -> T:
     """Columns are expressions that belong to no frame; each call of PySpark that makes one is a call to the JVM."""
     known = _remembered.setdefault(session, {})
-    if key not in known:
-        made = make()
+    found: T | None = known.get(key)
+    if found is None:
+        found = make()
         if len(known) >= _MOST_REMEMBERED:
             known.clear()
-        known[key] = made
-        return made
-    found: T = known[key]
+        known[key] = found
     return found
 
 

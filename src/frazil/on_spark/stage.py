@@ -28,6 +28,7 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table.sorting import NullOrder, SortDirection
 from pyiceberg.transforms import TruncateTransform
 from pyiceberg.types import (
+    BinaryType,
     BooleanType,
     DecimalType,
     DoubleType,
@@ -100,6 +101,8 @@ _COMMIT = {
 _CODECS = {"zstd": "zstd", "snappy": "snappy", "gzip": "gzip", "lz4": "lz4_raw", "none": "uncompressed"}
 _OMITS_NAN = re.compile(r"parquet-mr version 1\.1[0-6]\.")
 """Writers that leave out the bounds of a chunk with a NaN in it, so that bounds are a proof of none."""
+_NULLS_OBSERVED = (StructType, StringType, BinaryType)
+"""Nulls in required columns of these are counted on the way: no footer tells of structs, nor where values are long."""
 _LEGACY = frozenset({b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96"})
 
 
@@ -363,7 +366,7 @@ def _metrics(job: _Job, where: Filter | None) -> _Metrics:
     texts: dict[str, str] = {}
     if job.native:
         for path, field, parent in _fields(job.layout.schema.as_struct()):
-            if field.required and (parent is not None or isinstance(field.field_type, StructType)):
+            if field.required and (parent is not None or isinstance(field.field_type, _NULLS_OBSERVED)):
                 nulls[f"null {path}"] = field
                 missing = job.at(field.field_id).isNull()
                 is_there = F.lit(True) if parent is None else job.at(parent).isNotNull()
@@ -710,7 +713,9 @@ def _check_nulls(files: Sequence[_File], job: _Job) -> None:
     lines = []
     if job.native:
         for field, in_files in zip(job.layout.schema.fields, job.layout.target.names, strict=True):
-            if field.required and isinstance(field.field_type, PrimitiveType) and totals.get(in_files):
+            if isinstance(field.field_type, _NULLS_OBSERVED):
+                continue
+            if field.required and totals.get(in_files):
                 lines.append(_null_line(field.name, field, totals[in_files]))
     else:
         for name, count in sorted(totals.items()):
