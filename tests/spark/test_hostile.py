@@ -25,6 +25,7 @@ import frazil
 from frazil.format.storage import Storage, local_path
 from frazil.on_spark import stage
 from frazil.on_spark.connector import SHARED_FILES, check_reachable, connector_options
+from frazil.on_spark.placing import s3_options
 from spark.conftest import KIND
 from spark.rows import canonical, same_rows
 
@@ -490,3 +491,14 @@ def test_the_connector_is_told_what_the_lake_knows() -> None:
     # Without keys the cluster's own are right; other stores are none of its business.
     assert connector_options(["s3://b/f"], Storage()) == {}
     assert connector_options(["/a", "gs://b/f"], Storage(keys)) == {}
+
+
+def test_credentials_that_a_catalog_vends_for_a_table_reach_spark() -> None:
+    storage = Storage({"s3.access-key-id": "mine", "s3.secret-access-key": "b", "s3.region": "r"})
+    storage.grant("s3://b/t", {"s3.access-key-id": "lent", "s3.session-token": "c"})
+    lent = connector_options(["s3://b/t/data/f"], storage)
+    assert lent["fs.s3a.access.key"] == s3_options(storage, "s3://b/t/data")["access_key"] == "lent"
+    assert lent["fs.s3a.session.token"] == s3_options(storage, "s3://b/t/data")["session_token"] == "c"
+    assert lent["fs.s3a.aws.credentials.provider"].endswith("TemporaryAWSCredentialsProvider")
+    assert connector_options(["s3://b/tt/data/f"], storage)["fs.s3a.access.key"] == "mine"
+    assert s3_options(storage, "s3://b/tt")["access_key"] == "mine"

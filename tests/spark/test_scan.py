@@ -530,7 +530,7 @@ def test_positions_beyond_a_file_take_nothing_out_of_another(tmp_path: Path, spa
 def test_files_that_are_not_as_the_metadata_says_fail_the_job(
     deleted: Written,
     spark: Any,
-    wrong: dict[str, int],
+    wrong: dict[str, Any],
     numbered: Any,
     listed: int,
     monkeypatch: pytest.MonkeyPatch,

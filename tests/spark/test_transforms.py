@@ -221,7 +221,7 @@ def test_buckets_of_texts_and_bytes_are_those_of_iceberg_also_as_columns(spark: 
 
     dice = random.Random(5)
     texts = ["".join(dice.choice("aé€𝄞 z") for _ in range(length)) for length in range(40)]
-    pairs = [(text, dice.randbytes(length % 23)) for length, text in enumerate(texts)]
+    pairs: list[Any] = [(text, dice.randbytes(length % 23)) for length, text in enumerate(texts)]
     pairs += [(None, b""), ("", None), (None, None)]
     schema = Schema(NestedField(1, "a", StringType()), NestedField(2, "__frazil_hash1", BinaryType()))
     bucket: Any = parse_transform("bucket[1000]")

@@ -179,6 +179,12 @@ class Storage:
             if known is None or known.properties != granted:
                 self._grants[prefix] = RemoteBackend(granted)
 
+    def properties_for(self, path: str) -> Mapping[str, str]:
+        """What others need who open a file by themselves: the properties with the credentials that are for it."""
+        with self._lock:
+            granted = self._granted(path)
+        return self.properties if granted is None else granted.properties
+
     def _backend(self, path: str) -> Backend:
         scheme = urlparse(path).scheme if "://" in path or path.startswith(("file:", "memory:")) else ""
         key = "file" if scheme in LOCAL_SCHEMES else _SAME_STORE.get(scheme, scheme)
@@ -191,7 +197,7 @@ class Storage:
                 backend = self._backends[key] = self._open(key, path)
             return backend
 
-    def _granted(self, path: str) -> Backend | None:
+    def _granted(self, path: str) -> RemoteBackend | None:
         prefixes = [prefix for prefix in self._grants if path.startswith(prefix.rstrip("/") + "/")]
         return self._grants[max(prefixes, key=len)] if prefixes else None
 

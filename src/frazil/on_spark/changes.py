@@ -76,7 +76,7 @@ def stage_marks(spark: Session, positions: Frame, tasks: Sequence[FileTask], vie
         job = {
             "folder": folder.path,
             "paths": paths,
-            "s3": s3_options(view.storage),
+            "s3": s3_options(view.storage, folder.path),
             "writer": dict(layout.settings.writer),
             "path_id": str(PATH_FIELD),
             "position_id": str(POSITION_FIELD),
@@ -145,7 +145,7 @@ def stage_copies(
     with new_folder(view) as folder:
         job = {
             "folder": folder.path,
-            "s3": s3_options(view.storage),
+            "s3": s3_options(view.storage, folder.path),
             "schema": any_layout.target,
             "writer": dict(any_layout.settings.writer),
             "row_group_rows": any_layout.settings.row_group_rows,

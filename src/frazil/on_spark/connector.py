@@ -29,9 +29,10 @@ _ABSENT = ("S3AFileSystem not found", "No FileSystem for scheme", "FileSystem no
 
 def connector_options(files: Iterable[str], storage: Storage) -> dict[str, str]:
     """What a reader of Spark needs to be told about these files' store. What is not said, the cluster knows."""
-    if not any(path.startswith(_S3) for path in files):
+    first = next((path for path in files if path.startswith(_S3)), None)
+    if first is None:
         return {}
-    known = storage.properties
+    known = storage.properties_for(first)
     found: dict[str, str] = {}
     for option, names in _NAMES.items():
         value = next((known[name] for name in names if name in known), None)

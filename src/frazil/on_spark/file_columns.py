@@ -125,7 +125,7 @@ class FileColumns:
         cloudpickle.register_pickle_by_value(executor_footers)
         paths = pa.table({"path": pa.array([file.file_path for file in files], pa.string())})
         frame = self._spark.createDataFrame(paths).repartition(1 + len(files) // _FILES_PER_TASK)
-        run = partial(executor_footers.read_footers, s3_options(self._storage))
+        run = partial(executor_footers.read_footers, s3_options(self._storage, files[0].file_path))
         for path, columns, int96, error in frame.mapInArrow(run, executor_footers.FOOTERS).collect():
             if error is not None:
                 raise StorageError(

@@ -24,8 +24,9 @@ def shipped(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return function
 
 
-def s3_options(storage: Storage) -> dict[str, Any]:
-    """What pyarrow's S3 file system wants, from the names that PyIceberg's FileIO gives to it."""
+def s3_options(storage: Storage, path: str) -> dict[str, Any]:
+    """What pyarrow's S3 file system wants for a table's files, from the names that PyIceberg's FileIO gives to it."""
+    properties = storage.properties_for(path)
     names = {
         "s3.endpoint": "endpoint_override",
         "s3.access-key-id": "access_key",
@@ -39,9 +40,9 @@ def s3_options(storage: Storage) -> dict[str, Any]:
     }
     found: dict[str, Any] = {}
     for name, ours in names.items():
-        if name in storage.properties:
-            found.setdefault(ours, storage.properties[name])
-    if storage.properties.get("s3.force-virtual-addressing", "").lower() == "true":
+        if name in properties:
+            found.setdefault(ours, properties[name])
+    if properties.get("s3.force-virtual-addressing", "").lower() == "true":
         found["force_virtual_addressing"] = True
     if "endpoint_override" in found:
         found.setdefault("region", "us-east-1")

@@ -581,7 +581,9 @@ def _footers(paths: list[str], job: _Job) -> dict[str, Any]:
             return dict(zip(paths, pool.map(partial(_read_footer, job.storage), paths), strict=True))
     _ship()
     frame = job.spark.createDataFrame([(path,) for path in paths], "path string")
-    found = frame.mapInArrow(partial(executor.read_footers, s3_options(job.storage)), executor.FOOTERS).collect()
+    found = frame.mapInArrow(
+        partial(executor.read_footers, s3_options(job.storage, paths[0])), executor.FOOTERS
+    ).collect()
     return {row["path"]: pickle.loads(row["footer"]) for row in found}  # noqa: S301 - our own executors'
 
 
@@ -640,7 +642,7 @@ def _arrow_job(folder: _Folder, job: _Job) -> dict[str, Any]:
     layout, settings = job.layout, job.layout.settings
     return {
         "folder": folder.path,
-        "s3": s3_options(job.storage),
+        "s3": s3_options(job.storage, folder.path),
         "partitioned": job.partitioned,
         "schema": pa.schema([_relaxed(field) for field in layout.target]),
         "names": [each.name for each in layout.schema.fields],
