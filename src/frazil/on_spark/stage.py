@@ -99,8 +99,10 @@ _COMMIT = {
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "true",
 }
 _CODECS = {"zstd": "zstd", "snappy": "snappy", "gzip": "gzip", "lz4": "lz4_raw", "none": "uncompressed"}
-_OMITS_NAN = re.compile(r"parquet-mr version 1\.1[0-6]\.")
-"""Writers that leave out the bounds of a chunk with a NaN in it, so that bounds are a proof of none."""
+_SHOWS_NAN = re.compile(r"parquet-mr version 1\.1[0-7]\.")
+"""Writers for which a chunk with a NaN in it has NaN for its upper bound, or none: any other bound proves that it has
+none. Of later ones nobody knows yet.
+"""
 _NULLS_OBSERVED = (StructType, StringType, BinaryType)
 """Nulls in required columns of these are counted on the way: no footer tells of structs, nor where values are long."""
 _LEGACY = frozenset({b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96"})
@@ -734,7 +736,7 @@ def _described(file: _File, job: _Job) -> DataFile:
     floats = {each.field_id for each in job.layout.plan.floats}
     uncertain = _with_nan(file.footer, job.layout.plan)
     # How many there are, where there are any, nobody counted.
-    none = floats - uncertain if _OMITS_NAN.match(file.footer.created_by or "") else ()
+    none = floats - uncertain if _SHOWS_NAN.match(file.footer.created_by or "") else ()
     observed = statistics.Observed(nans=dict.fromkeys(none, 0))
     made = data_file(file.path, file.size, file.footer, observed, job.layout, partition)
     lower = {each: bound for each, bound in made.lower_bounds.items() if each not in uncertain}
