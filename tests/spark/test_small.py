@@ -70,6 +70,17 @@ def test_rows_longer_than_spark_expected_are_written_by_spark(spark: Any, lake: 
     assert table.scan().count() == 30
 
 
+def test_rows_with_nan_are_written_by_spark(spark: Any, lake: frazil.Lake) -> None:
+    """Statistics of its files tell that there is one, and those of Arrow do not."""
+    table = lake.create_table("shop.t", "x double")
+    table.append(spark.sql("select 1.0d x"))
+    assert not any(is_sparks(file) for file in table.files())
+    table.append(spark.sql("select double('NaN') x union all select null"))
+    assert [is_sparks(file) for file in table.files()].count(True) >= 1
+    assert table.scan(where="x > 5").count() == 1
+    assert table.scan(where="x > 5").to_spark(spark).count() == 1
+
+
 def test_a_frame_without_columns_has_rows_all_the_same(spark: Any, lake: frazil.Lake) -> None:
     table = lake.create_table("shop.t", "a int, b string")
     table.append(spark.range(3).select())
