@@ -8,8 +8,6 @@ from typing import Any
 
 from pyiceberg.conversions import to_bytes
 from pyiceberg.manifest import DataFile as TheirFile
-from pyiceberg.manifest import DataFileContent, FileFormat
-from pyiceberg.typedef import Record
 from pyiceberg.types import LongType
 
 import frazil
@@ -17,6 +15,7 @@ from common import Report, places, stopwatch
 from frazil.commit.loop import CommitContext, Identity, commit
 from frazil.commit.operations import Kind, Write
 from frazil.model import DataFile, Ident
+from peers.pyiceberg_files import their_file
 
 COLUMNS = range(1, 11)
 
@@ -39,16 +38,7 @@ def ours(number: int) -> DataFile:
 
 
 def theirs(number: int) -> TheirFile:
-    return TheirFile.from_args(
-        content=DataFileContent.DATA,
-        file_path=f"/w/d/{number}.parquet",
-        file_format=FileFormat.PARQUET,
-        partition=Record(),
-        record_count=1000,
-        file_size_in_bytes=1000,
-        spec_id=0,
-        **statistics_of(number),
-    )
+    return their_file(f"/w/d/{number}.parquet", 1000, **statistics_of(number))
 
 
 def main(files: int) -> None:

@@ -13,15 +13,12 @@ import time
 import uuid
 from collections.abc import Callable
 
-from pyiceberg.manifest import DataFile as TheirFile
-from pyiceberg.manifest import DataFileContent, FileFormat
-from pyiceberg.typedef import Record
-
 import frazil
 from common import TEN_ROWS, Place, Report, places
 from frazil.commit.loop import CommitContext, Identity, commit
 from frazil.commit.operations import Kind, Write
 from frazil.model import DataFile, Ident
+from peers.pyiceberg_files import their_file
 
 Act = Callable[[], None]
 
@@ -44,21 +41,7 @@ def pyiceberg_files(place: Place, name: str) -> Act:
 
     def act() -> None:
         table = catalog.load_table(name)
-        file = TheirFile.from_args(
-            content=DataFileContent.DATA,
-            file_path=f"{table.location()}/data/{uuid.uuid4()}.parquet",
-            file_format=FileFormat.PARQUET,
-            partition=Record(),
-            record_count=10,
-            file_size_in_bytes=1000,
-            column_sizes={},
-            value_counts={},
-            null_value_counts={},
-            nan_value_counts={},
-            lower_bounds={},
-            upper_bounds={},
-            spec_id=0,
-        )
+        file = their_file(f"{table.location()}/data/{uuid.uuid4()}.parquet")
         with table.transaction() as transaction, transaction.update_snapshot().fast_append() as append:
             append.append_data_file(file)
 

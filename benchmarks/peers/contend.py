@@ -173,24 +173,9 @@ class PyIceberg:
         return lambda commit: partial(append_file, self._staged(commit))
 
     def _staged(self, commit: int) -> Any:
-        from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
-        from pyiceberg.typedef import Record
+        from peers.pyiceberg_files import their_file
 
-        return DataFile.from_args(
-            content=DataFileContent.DATA,
-            file_path=f"file://{self.request.warehouse}/data/{commit}.parquet",
-            file_format=FileFormat.PARQUET,
-            partition=Record(),
-            record_count=10,
-            file_size_in_bytes=1000,
-            column_sizes={},
-            value_counts={},
-            null_value_counts={},
-            nan_value_counts={},
-            lower_bounds={},
-            upper_bounds={},
-            spec_id=0,
-        )
+        return their_file(f"file://{self.request.warehouse}/data/{commit}.parquet")
 
     def found(self) -> Counter[int]:
         table = self._catalog().load_table(TABLE)

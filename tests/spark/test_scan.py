@@ -526,7 +526,7 @@ def test_positions_beyond_a_file_take_nothing_out_of_another(tmp_path: Path, spa
     [{"file_size_in_bytes": 5}, {"record_count": 1}, {"record_count": 0}],
     ids=lambda each: str(next(iter(each))),
 )
-@pytest.mark.parametrize("numbered", ["no", "number", "hash"])
+@pytest.mark.parametrize("numbered", ["no", "number", "mark"])
 def test_files_that_are_not_as_the_metadata_says_fail_the_job(
     deleted: Written,
     spark: Any,

@@ -159,8 +159,13 @@ class _Tracker:
             else:
                 self._equality_deletes(entry, change)
         for file in change.removed:
-            self._brought.pop(file.file_path, None)
             self._removal(file, change)
+        if self._write.unneeded:
+            self._note_files(change)
+
+    def _note_files(self, change: Change) -> None:
+        for file in change.removed:
+            self._brought.pop(file.file_path, None)
         self._dropped.update(file.file_path for file in change.removed_deletes)
         self._brought.update((entry.file.file_path, entry) for entry in change.added)
 

@@ -36,7 +36,7 @@ MOST_POSITIONS = 500_000
 
 
 class SparkDraft(Draft):
-    """``with SparkDraft(spark, view, settings) as draft: …``. Frames of positions have the columns FILE, the hash
+    """``with SparkDraft(spark, view, settings) as draft: …``. Frames of positions have the columns FILE, the mark
     of the file of one of the tasks, and POSITION, a row of that file.
     """
 
@@ -84,7 +84,7 @@ class SparkDraft(Draft):
             metadata=view.metadata,
             schema=schema,
             filtered=filtered,
-            numbered="hash",
+            numbered="mark",
         )
 
     def take_out_matching(self, where: Filter, mode: Mode) -> int:
@@ -206,15 +206,11 @@ class SparkDraft(Draft):
         keyed = [number for number in chosen if _has_keys(tasks[number])]
         if not keyed:
             return drops
-        from pyspark.sql import functions as F
-
         column = _one_column(self.view.schema)
         some = [replace(tasks[number], residual=None) for number in keyed]
         every = self.rows([replace(task, deletes=()) for task in some], column, filtered=False).select(FILE, POSITION)
         live = self.rows(some, column, filtered=False).select(FILE, POSITION)
-        numbers = self.spark.createDataFrame(list(enumerate(keyed)), f"`{FILE}` int, number int")
-        gone = with_numbers(self.spark, every.join(live, [FILE, POSITION], "left_anti"), some)
-        found = gone.join(F.broadcast(numbers), FILE).select(F.col("number").alias(FILE), POSITION)
+        found = with_numbers(self.spark, every.join(live, [FILE, POSITION], "left_anti"), some, keyed)
         return found if drops is None else drops.select(FILE, POSITION).unionByName(found)
 
     def _copied_here(self, tasks: Sequence[FileTask], copied: Sequence[int], positions: Frame) -> Copies:
@@ -256,8 +252,8 @@ def _has_nan(rows: pa.Table) -> bool:
 def numbered_here(positions: pa.Table, tasks: Sequence[FileTask]) -> pa.Table:
     """Positions with the number of a task for FILE."""
     known = numbers_of(tasks) if tasks else {}
-    hashes: Any = pa.array(known, pa.int64())
-    places: Any = pc.index_in(positions[FILE], value_set=hashes)
+    marks: Any = pa.array(known, pa.int64())
+    places: Any = pc.index_in(positions[FILE], value_set=marks)
     if places.null_count:
         raise StorageError(f"{STRANGE_FILE}; nothing was committed")
     numbers: Any = pa.array(known.values(), pa.int32())

@@ -10,7 +10,7 @@ from typing import Any
 
 from frazil.dml.view import View
 from frazil.format.storage import Storage, canonical, is_local, local_path
-from frazil.on_spark import executor, executor_changes
+from frazil.on_spark import executor, executor_changes, executor_footers
 
 _SPARKS_SEED = 42
 
@@ -19,7 +19,7 @@ def shipped(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """A function of an executor module, made ready to travel: by value, as executors need not have Frazil."""
     from pyspark import cloudpickle
 
-    for module in (executor, executor_changes):
+    for module in (executor, executor_changes, executor_footers):
         cloudpickle.register_pickle_by_value(module)
     return function
 

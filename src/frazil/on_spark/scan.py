@@ -52,11 +52,11 @@ from frazil.read.plan import DeleteRef, FileTask, named_file
 from frazil.read.scan import Scan
 
 FILE, POSITION = "__frazil_file", "__frazil_pos"
-_URI, _HASH, _SEQUENCE, _SCOPE = "__frazil_uri", "__frazil_hash", "__frazil_seq", "__frazil_scope"
+_URI, _MARK, _SEQUENCE, _SCOPE = "__frazil_uri", "__frazil_mark", "__frazil_seq", "__frazil_scope"
 _PATH, _SET, _GONE, _KEY = "__frazil_path", "__frazil_set", "__frazil_gone", "__frazil_key"
 _GONE_SCOPE, _NUMBER = "__frazil_gone_scope", "__frazil_number"
 STRANGE_FILE = "Spark read a file that was not asked for, or that has not the size or rows of the table's metadata"
-Numbered = Literal["no", "number", "hash"]
+Numbered = Literal["no", "number", "mark"]
 _MOST_LISTED = 400
 """So many files are named in the query itself; more of them in a relation."""
 _LONG_BITS = 63
@@ -108,7 +108,7 @@ def read_tasks(
     """The live rows of these files, as the schema's columns, in Spark's types for them.
 
     ``filtered``: only rows that what is left of the tasks' filters selects. ``numbered``: with FILE and POSITION, the
-    row's number in its file. FILE is the index into ``tasks``, or a hash that ``numbers_of`` makes that index of, which
+    row's number in its file. FILE is the index into ``tasks``, or a mark that ``numbers_of`` makes that index of, which
     spares the rows a join. Of the equality deletes on the same columns a task lists those of its snapshot that reach
     it, or none.
     """
@@ -121,14 +121,15 @@ def read_tasks(
 
 
 def numbers_of(tasks: Sequence[FileTask]) -> dict[int, int]:
-    """What FILE is in rows of these tasks that are numbered by hash → the index of the task."""
+    """What FILE is in rows of these tasks that are numbered by mark → the index of the task."""
     return {each: number for number, said in enumerate(_Marks.of(tasks).values) for each in said}
 
 
-def with_numbers(spark: Session, rows: Frame, tasks: Sequence[FileTask]) -> Frame:
-    """Rows that are numbered by hash, with the index of the task instead."""
+def with_numbers(spark: Session, rows: Frame, tasks: Sequence[FileTask], numbers: Sequence[int] | None = None) -> Frame:
+    """Rows that are numbered by mark, with the index of the task instead, or with the number that it has here."""
     found = numbers_of(tasks)
-    listed = {FILE: arrow.array(found.keys(), pa.int64()), _NUMBER: arrow.array(found.values(), pa.int32())}
+    given = found.values() if numbers is None else [numbers[each] for each in found.values()]
+    listed = {FILE: arrow.array(found.keys(), pa.int64()), _NUMBER: arrow.array(given, pa.int32())}
     others = [name for name in rows.columns if name != FILE]
     return rows.join(_listed(spark, listed), FILE, "left").select(_known(_NUMBER).alias(FILE), *others)
 
@@ -181,7 +182,7 @@ def _empty(spark: Session, schema: Schema, numbered: Numbered) -> Frame:
     for field in made.fields:
         field.nullable = True
     if numbered != "no":
-        made = made.add(FILE, LongType() if numbered == "hash" else IntegerType()).add(POSITION, LongType())
+        made = made.add(FILE, LongType() if numbered == "mark" else IntegerType()).add(POSITION, LongType())
     return spark.createDataFrame([], made)
 
 
@@ -311,8 +312,8 @@ class _TaskReader:
             # Last, for as few rows as possible.
             frame = self._with_numbers(frame, numbers)
         named = [self._f.col(f"c{i}").alias(field.name) for i, field in enumerate(self._schema.fields)]
-        if self._numbered == "hash":
-            named += [self._f.col(_HASH).alias(FILE), POSITION]
+        if self._numbered == "mark":
+            named += [self._f.col(_MARK).alias(FILE), POSITION]
         elif self._numbered == "number":
             named += [FILE, POSITION]
         return frame.select(*named)
@@ -365,9 +366,9 @@ class _TaskReader:
         if numbered or part.constants:
             # Fields of _metadata are lost in a join: they are taken first.
             here = self._marks.column(part.copy)
-            frame = frame.select("*", here.alias(_HASH), f.col("_metadata.row_index").alias(POSITION))
+            frame = frame.select("*", here.alias(_MARK), f.col("_metadata.row_index").alias(POSITION))
         if part.constants:
-            frame = frame.join(self._list_files(numbers, part.constants), _HASH, "left")
+            frame = frame.join(self._list_files(numbers, part.constants), _MARK, "left")
         constants = {field_id: f.col(_constant_column(field_id)) for field_id in part.constants}
         project = Projection(part.columns, files[0].file_path, constants)
         made = [project.top(field).alias(f"c{i}") for i, field in enumerate(self._schema.fields)]
@@ -375,25 +376,21 @@ class _TaskReader:
         if part.constants and not numbered:
             frame = frame.where(f.isnotnull(_known(FILE)))
         if numbered:
-            made += [_HASH, POSITION]
+            made += [_MARK, POSITION]
         return frame.select(*made)
 
     def _with_numbers(self, frame: Frame, numbers: list[int]) -> Frame:
         """FILE, and what deletes by key want to know of a row's file."""
-        joined = frame.join(self._list_files(numbers, frozenset()), _HASH, "left")
+        joined = frame.join(self._list_files(numbers, frozenset()), _MARK, "left")
         others = [name for name in frame.columns if name != FILE]
         return joined.select(*others, _known(FILE), _SEQUENCE, _SCOPE)
 
     def _list_files(self, numbers: list[int], constants: frozenset[int]) -> Frame:
-        hashes: list[int] = []
-        rows: list[int] = []
-        for number in numbers:
-            said = self._marks.values[number]
-            hashes.extend(said)
-            rows.extend([number] * len(said))
+        spelled = [(each, number) for number in numbers for each in self._marks.values[number]]
+        rows = [number for _, number in spelled]
         tasks = [self._tasks[row] for row in rows]
         made: dict[str, Any] = {
-            _HASH: arrow.array(hashes, pa.int64()),
+            _MARK: arrow.array([each for each, _ in spelled], pa.int64()),
             FILE: arrow.array(rows, pa.int32()),
             _SEQUENCE: arrow.array([task.sequence_number for task in tasks], pa.int64()),
             _SCOPE: arrow.array([self._scope(task.file) for task in tasks], pa.int32()),
@@ -461,7 +458,7 @@ class _TaskReader:
         else:
             gone = self._positions_there(refs, numbers)
             gone = f.broadcast(gone) if count < _BROADCAST_ROWS else gone
-        key = f.col(_HASH).bitwiseXOR(f.col(POSITION))
+        key = f.col(_MARK).bitwiseXOR(f.col(POSITION))
         return self._asked_for(frame, numbers).join(gone, key == f.col(_GONE), "left_anti")
 
     def _asked_for(self, frame: Frame, numbers: list[int]) -> Frame:
@@ -473,12 +470,12 @@ class _TaskReader:
         f = self._f
         known = [each for number in numbers for each in self._marks.values[number]]
         if len(numbers) <= _MOST_LISTED:
-            mine = f.col(_HASH).isin(*known)
+            mine = f.col(_MARK).isin(*known)
             columns = None
         else:
             columns = frame.columns
             marks = arrow.array(known, pa.int64())
-            frame = frame.join(_listed(self._spark, {_HASH: marks, _NUMBER: marks}), _HASH, "left")
+            frame = frame.join(_listed(self._spark, {_MARK: marks, _NUMBER: marks}), _MARK, "left")
             mine = f.col(_NUMBER).isNotNull()
         strange = f.raise_error(f.lit(STRANGE_FILE)).cast("boolean")
         frame = frame.where(f.when(mine & (f.col(POSITION) < _long(self._marks.longest)), True).otherwise(strange))
@@ -519,7 +516,7 @@ class _TaskReader:
         if pairs is not None:
             gone = gone.join(pairs, [_URI, _SET])
         gone = gone.where((f.col(_GONE) >= 0) & (f.col(_GONE) < _long(self._marks.longest)))
-        return gone.select(f.col(_HASH).bitwiseXOR(f.col(_GONE)).alias(_GONE))
+        return gone.select(f.col(_MARK).bitwiseXOR(f.col(_GONE)).alias(_GONE))
 
     def _position_pairs(self, numbers: list[int]) -> tuple[Frame, Frame | None]:
         """The data files by path, and which delete files apply to them; None: a row's path alone tells."""
@@ -535,7 +532,7 @@ class _TaskReader:
             self._spark,
             {
                 _PATH: arrow.array([self._tasks[number].file.file_path for number, _ in spelled], pa.string()),
-                _HASH: arrow.array([each for _, each in spelled], pa.int64()),
+                _MARK: arrow.array([each for _, each in spelled], pa.int64()),
                 _SET: arrow.array([of[number] for number, _ in spelled], pa.int32()),
             },
         )

@@ -11,7 +11,6 @@ where its committer is unknown (rule P33), and on object stores, where it would 
 from __future__ import annotations
 
 import contextlib
-import importlib
 import math
 import os
 import pickle
@@ -58,7 +57,7 @@ from frazil.on_spark import executor
 from frazil.on_spark.columns import condition
 from frazil.on_spark.connector import check_reachable
 from frazil.on_spark.fitting import fitted_columns
-from frazil.on_spark.placing import s3_options
+from frazil.on_spark.placing import s3_options, shipped
 from frazil.on_spark.session import Frame, Session, held, remembered, session_of, setting, translated
 from frazil.on_spark.transforms import decode_partition, transformed, with_partition
 from frazil.on_spark.types import FIELD_ID, needs_arrow_writer, spark_type
@@ -581,11 +580,9 @@ def _footers(paths: list[str], job: _Job) -> dict[str, Any]:
     if len(paths) <= _FOOTERS_ON_DRIVER:
         with ThreadPoolExecutor(_READERS) as pool:
             return dict(zip(paths, pool.map(partial(_read_footer, job.storage), paths), strict=True))
-    _ship()
     frame = job.spark.createDataFrame([(path,) for path in paths], "path string")
-    found = frame.mapInArrow(
-        partial(executor.read_footers, s3_options(job.storage, paths[0])), executor.FOOTERS
-    ).collect()
+    read = shipped(partial(executor.read_footers, s3_options(job.storage, paths[0])))
+    found = frame.mapInArrow(read, executor.FOOTERS).collect()
     return {row["path"]: pickle.loads(row["footer"]) for row in found}  # noqa: S301 - our own executors'
 
 
@@ -628,14 +625,8 @@ def _plain(kind: Any) -> Any:
 # The Arrow writer
 
 
-def _ship() -> None:
-    cloudpickle: Any = importlib.import_module("pyspark.cloudpickle")
-    cloudpickle.register_pickle_by_value(executor)
-
-
 def _write_with_arrow(frame: Frame, folder: _Folder, job: _Job) -> list[_File]:
-    _ship()
-    work = partial(executor.write_rows, _arrow_job(folder, job))
+    work = shipped(partial(executor.write_rows, _arrow_job(folder, job)))
     rows = frame.mapInArrow(work, executor.WRITTEN).collect()
     return [_returned(row) for row in rows]
 

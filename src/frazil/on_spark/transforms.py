@@ -345,7 +345,7 @@ def _with_hashes(frame: Frame, data: Mapping[int, SparkColumn]) -> tuple[Frame, 
     """The frame with helping columns, and of each field's bytes the hash.
 
     Each step needs its value several times. As a column of a projection of its own it is computed once, in compiled
-    code; inside one expression it would be bound to a name by a function of arrays, which takes twenty times as long.
+    code; inside one expression it would be bound to a name by a function of arrays, which Spark interprets row by row.
     """
     from pyspark.sql import functions as F
 
