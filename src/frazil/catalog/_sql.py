@@ -7,10 +7,15 @@ run a change in one transaction, and what the driver's errors mean.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import orjson
 
+from frazil.catalog._db import Db, DuplicateRow, Engine, LostRace, OutcomeUnknown, Rows
+from frazil.catalog._queue import CREATE as CREATE_QUEUE
+from frazil.catalog._queue import INDEX as QUEUE_INDEX
+from frazil.catalog._queue import QUEUE, SqlQueue, TicketsGone, record_of
 from frazil.catalog._refusals import (
     namespace_exists,
     namespace_not_empty,
@@ -19,7 +24,18 @@ from frazil.catalog._refusals import (
     opened_read_only,
     table_exists,
 )
-from frazil.catalog.base import ChangeRecord, CommitRecord, Committed, Outcome, Pointer, Stale, Unknown
+from frazil.catalog.base import (
+    ChangeRecord,
+    CommitQueue,
+    CommitRecord,
+    Committed,
+    Dropped,
+    Outcome,
+    Pointer,
+    Settlement,
+    Stale,
+    Unknown,
+)
 from frazil.errors import (
     CatalogUnavailable,
     CommitUnknown,
@@ -34,7 +50,7 @@ from frazil.model import Ident
 
 DEFAULT_NAME = "frazil"
 TABLES, PROPERTIES = "iceberg_tables", "iceberg_namespace_properties"
-COMMITS, CHANGES = "frazil_commits", "frazil_changes"
+COMMITS, CHANGES, DROPPED = "frazil_commits", "frazil_changes", "frazil_dropped"
 CHANGES_KEPT = 10_000
 """Changes whose sequence numbers lie further back than this are let go."""
 _PRUNE_EVERY = 500
@@ -42,56 +58,8 @@ _PRUNE_EVERY = 500
 T = TypeVar("T")
 
 
-class Rows(Protocol):
-    @property
-    def rowcount(self) -> int: ...
-    def fetchone(self) -> Any: ...
-    def fetchall(self) -> list[Any]: ...
-
-
-class Db(Protocol):
-    """A connection inside a read or a transaction."""
-
-    def execute(self, sql: str, parameters: Sequence[Any] = ()) -> Rows: ...
-
-
-class DuplicateRow(Exception):
-    """A primary key was already there. The transaction was rolled back."""
-
-
-class LostRace(Exception):
-    """The database ended the transaction for another one's sake (serialization failure, deadlock)."""
-
-
-class OutcomeUnknown(Exception):
-    """COMMIT was sent and no answer can be trusted."""
-
-
 class _ChangesRefused(Exception):
     """The database does not take what snapshots did. The transaction was rolled back."""
-
-
-class Engine(Protocol):
-    """One database. Raises FrazilError, and the three signals above."""
-
-    clock: Callable[[], str]
-    """The time in ms, as an SQL expression."""
-    bytes_type: str
-    """The name of the column type that holds bytes."""
-    on_standby: str
-    """An SQL expression, true where the database is a copy that may lag behind."""
-    key_share: str
-    """Appended to a SELECT: the rows found may not be deleted before this transaction ends."""
-
-    def read(self, work: Callable[[Db], T]) -> T: ...
-    def write(self, work: Callable[[Db], T], keep: Callable[[T], bool] | None = None) -> T:
-        """Commit what ``work`` did, or roll it back when ``keep`` says no to its result."""
-
-    def try_turn(self, key: str) -> Callable[[], None] | None:
-        """As PointerStore.try_turn, for a table named by ``key``. May raise what the database or the disk raises."""
-
-    def columns(self, db: Db, table: str) -> frozenset[str]: ...
-    def close(self) -> None: ...
 
 
 # The columns' sizes are those of Iceberg Java's JdbcUtil. No index on the location: each swap would have to move it.
@@ -110,9 +78,28 @@ _CREATE = {
     CHANGES: f"""CREATE TABLE IF NOT EXISTS {CHANGES} (
         table_uuid VARCHAR(64) NOT NULL, sequence_number BIGINT NOT NULL, snapshot_id BIGINT NOT NULL,
         body {{bytes_type}} NOT NULL, PRIMARY KEY (table_uuid, sequence_number, snapshot_id))""",
+    QUEUE: CREATE_QUEUE,
+    DROPPED: f"""CREATE TABLE IF NOT EXISTS {DROPPED} (
+        table_uuid VARCHAR(64) NOT NULL, manifest_list VARCHAR(1000) NOT NULL, dropped_at BIGINT NOT NULL,
+        PRIMARY KEY (table_uuid, manifest_list))""",
 }
+_OPTIONAL = {CHANGES, QUEUE, DROPPED}
+"""Tables that a catalog works without."""
+_INDEXES = {QUEUE: QUEUE_INDEX}
 _ROW = "catalog_name = ? AND table_namespace = ? AND table_name = ?"
 _RESENDS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class _Swap:
+    ident: Ident
+    expected: str
+    new: str
+    row: tuple[Any, ...] | None
+    """The commit's own record."""
+    changes: Sequence[ChangeRecord]
+    settlement: Settlement | None
+    dropped: Dropped | None
 
 
 def _no_turn() -> None:
@@ -132,6 +119,10 @@ class SqlStore:
         self._is_table = " AND (iceberg_type = 'TABLE' OR iceberg_type IS NULL)" if self._typed else ""
         self._keeps_commits = bool(found[COMMITS])
         self._keeps_changes = bool(found[CHANGES])
+        self._keeps_dropped = bool(found[DROPPED]) and not read_only and engine.may_change(DROPPED)
+        has_queue = bool(found[QUEUE]) and not read_only and engine.may_change(QUEUE)
+        self._tickets = SqlQueue(engine) if has_queue else None
+        self.queue: CommitQueue | None = self._tickets
         self.name = name if name is not None else _adopted_name(engine, shown)
 
     def try_turn(self, ident: Ident) -> Callable[[], None] | None:
@@ -144,14 +135,19 @@ class SqlStore:
 
     def read(self, ident: Ident) -> Pointer:
         sql = (
-            f"SELECT t.metadata_location, {self._engine.clock()}, {self._engine.on_standby} "  # noqa: S608
+            f"SELECT t.metadata_location, {self._engine.clock()}, {self._engine.on_standby}, {self._crowded()} "  # noqa: S608
             f"FROM (SELECT 1 AS one) AS o LEFT JOIN {TABLES} AS t ON {_ROW}{self._is_table}"
         )
-        location, now_ms, standby = self._engine.read(lambda db: db.execute(sql, self._key(ident)).fetchone())
+        location, now_ms, standby, is_crowded = self._engine.read(
+            lambda db: db.execute(sql, self._key(ident)).fetchone()
+        )
         self._check_primary(standby)
         if location is None:
             raise no_such_table(ident)
-        return Pointer(location, int(now_ms))
+        return Pointer(location, int(now_ms), bool(is_crowded))
+
+    def _crowded(self) -> str:
+        return "0" if self._tickets is None else self._tickets.is_crowded
 
     def swap(
         self,
@@ -160,38 +156,35 @@ class SqlStore:
         new: str,
         record: CommitRecord | None,
         changes: Sequence[ChangeRecord] = (),
+        settlement: Settlement | None = None,
+        dropped: Dropped | None = None,
     ) -> Outcome:
         self._check_writable()
+        kept = changes if self._keeps_changes else ()
+        row = None if record is None else _record_row(record)
+        swap = _Swap(ident, expected, new, row, kept, settlement, dropped if self._keeps_dropped else None)
         try:
-            return self._send_swap(ident, expected, new, record, changes if self._keeps_changes else ())
+            return self._send(swap)
         except _ChangesRefused:
             # They are there for speed alone (rule P10), so the swap goes without them. Nothing of the first one landed.
             self._keeps_changes = self._may_keep_changes()
-            return self._send_swap(ident, expected, new, record, ())
+            return self._send(replace(swap, changes=()))
 
-    def _send_swap(
-        self, ident: Ident, expected: str, new: str, record: CommitRecord | None, changes: Sequence[ChangeRecord]
-    ) -> Outcome:
-        row = None if record is None else _record_row(record)
+    def _send(self, swap: _Swap) -> Outcome:
         try:
-            return self._engine.write(
-                lambda db: self._swap(db, ident, expected, new, row, changes),
-                keep=lambda outcome: isinstance(outcome, Committed),
+            outcome = self._engine.write(
+                lambda db: self._swap(db, swap), keep=lambda outcome: isinstance(outcome, Committed)
             )
-        except (DuplicateRow, LostRace):
-            return Stale(self._engine.read(lambda db: self._location(db, ident)))
+        except (DuplicateRow, LostRace, TicketsGone):
+            return Stale(self._engine.read(lambda db: self._location(db, swap.ident)))
         except OutcomeUnknown as unknown:
             return Unknown(str(unknown))
+        if swap.settlement is not None and self._tickets is not None:
+            self._tickets.settled(swap.settlement)
+        return outcome
 
-    def _swap(
-        self,
-        db: Db,
-        ident: Ident,
-        expected: str,
-        new: str,
-        row: tuple[Any, ...] | None,
-        changes: Sequence[ChangeRecord],
-    ) -> Committed | Stale:
+    def _swap(self, db: Db, swap: _Swap) -> Committed | Stale:
+        ident, expected, new, row = swap.ident, swap.expected, swap.new, swap.row
         sql = (
             f"UPDATE {TABLES} SET metadata_location = ?, previous_metadata_location = ? "  # noqa: S608
             f"WHERE {_ROW}{self._is_table} AND metadata_location = ?"
@@ -199,8 +192,14 @@ class SqlStore:
         if db.execute(sql, (new, expected, *self._key(ident), expected)).rowcount == 1:
             if row is not None:
                 self._insert_record(db, row)
-            if changes:
-                self._insert_changes(db, changes)
+            if swap.settlement is not None and self._tickets is not None:
+                for each in swap.settlement.records:
+                    self._insert_record(db, _record_row(each))
+                self._tickets.settle(db, swap.settlement)
+            if swap.dropped is not None:
+                self._insert_dropped(db, swap.dropped)
+            if swap.changes:
+                self._insert_changes(db, swap.changes)
             return Committed(new)
         # A second statement: the one that lost would still show the value from before the winner (rule P5).
         actual = self._location(db, ident)
@@ -221,17 +220,20 @@ class SqlStore:
     def find_commit(self, table_uuid: str, commit_id: str) -> CommitRecord | None:
         if not self._keeps_commits:
             return None
+        # Of a commit whose id nobody chose, which came with others, the queue knows for a while.
+        ticket, join = ("NULL", "") if self._tickets is None else ("q.outcome", self._tickets.join_committed)
         sql = (
-            f"SELECT c.digest, c.snapshot_id, c.sequence_number, c.summary, {self._engine.on_standby} "  # noqa: S608
-            f"FROM (SELECT 1 AS one) AS o LEFT JOIN {COMMITS} AS c ON c.table_uuid = ? AND c.commit_id = ?"
+            f"SELECT c.digest, c.snapshot_id, c.sequence_number, c.summary, {self._engine.on_standby}, {ticket} "  # noqa: S608
+            f"FROM (SELECT 1 AS one) AS o LEFT JOIN {COMMITS} AS c ON c.table_uuid = ? AND c.commit_id = ?{join}"
         )
-        digest, snapshot_id, sequence_number, summary, standby = self._engine.read(
-            lambda db: db.execute(sql, (table_uuid, commit_id)).fetchone()
+        values = (table_uuid, commit_id) * (2 if join else 1)
+        digest, snapshot_id, sequence_number, summary, standby, outcome = self._engine.read(
+            lambda db: db.execute(sql, values).fetchone()
         )
         self._check_primary(standby)
-        if digest is None:
-            return None
-        return CommitRecord(table_uuid, commit_id, digest, snapshot_id, sequence_number, orjson.loads(summary))
+        if digest is not None:
+            return CommitRecord(table_uuid, commit_id, digest, snapshot_id, sequence_number, orjson.loads(summary))
+        return None if outcome is None else record_of(table_uuid, commit_id, bytes(outcome))
 
     def put_commit(self, record: CommitRecord) -> bool:
         self._check_writable()
@@ -273,6 +275,19 @@ class SqlStore:
                 raise
             return []
         return [ChangeRecord(table_uuid, snapshot_id, number, bytes(body)) for snapshot_id, number, body in rows]
+
+    def dropped_lists(self, table_uuid: str) -> list[str]:
+        if not self._keeps_dropped:
+            return []
+        sql = f"SELECT manifest_list FROM {DROPPED} WHERE table_uuid = ? ORDER BY dropped_at, manifest_list"  # noqa: S608
+        return [row[0] for row in self._engine.read(lambda db: db.execute(sql, (table_uuid,)).fetchall())]
+
+    def _insert_dropped(self, db: Db, dropped: Dropped) -> None:
+        rows = ", ".join([f"(?, ?, {self._engine.clock()})"] * len(dropped.manifest_lists))
+        db.execute(
+            f"INSERT INTO {DROPPED} (table_uuid, manifest_list, dropped_at) VALUES {rows} ON CONFLICT DO NOTHING",  # noqa: S608
+            [value for path in dropped.manifest_lists for value in (dropped.table_uuid, path)],
+        )
 
     def forget_changes(self, table_uuid: str) -> None:
         self._check_writable()
@@ -527,9 +542,9 @@ def _set_up(engine: Engine, *, read_only: bool, create: bool, shown: str) -> tup
         try:
             engine.write(lambda db: _create(db, engine, missing))  # noqa: B023 - called before the loop goes on
         except PermissionDenied:
-            if missing != [CHANGES]:
+            if not _OPTIONAL.issuperset(missing):
                 raise
-            # A catalog from before this table was thought of, and a user who may not add one: it works without.
+            # A catalog from before these tables were thought of, and a user who may not add one: it works without.
             return found, created
         except (DuplicateRow, LostRace, OutcomeUnknown):
             # Another process is creating the same tables at this moment: look again.
@@ -541,6 +556,8 @@ def _set_up(engine: Engine, *, read_only: bool, create: bool, shown: str) -> tup
 def _create(db: Db, engine: Engine, tables: Sequence[str]) -> None:
     for table in tables:
         db.execute(_CREATE[table].format(bytes_type=engine.bytes_type))
+        if table in _INDEXES:
+            db.execute(_INDEXES[table])
 
 
 def _adopted_name(engine: Engine, shown: str) -> str:

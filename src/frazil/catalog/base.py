@@ -7,6 +7,7 @@ SQLite, Postgres); ``Catalog`` is what the commit loop sees. ``pointer.py`` turn
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -68,11 +69,84 @@ class ChangeRecord:
     body: bytes
 
 
+class Fate(enum.IntEnum):
+    """What became of a ticket. It leaves WAITING exactly once (rule P1)."""
+
+    WAITING = 0
+    COMMITTED = 1
+    RETURNED = 2
+    """Back to its writer, who commits it: it needs a look at files, or the combiner does not understand it (P4)."""
+    WITHDRAWN = 3
+    UNKNOWN = 4
+    """Whoever committed it cannot say whether it landed (rule P9)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """An operation in a table's queue: the permit for whoever combines to commit it.
+
+    Put there only when every file that it names is closed and durable.
+    """
+
+    key: str
+    """Fresh for each: sent twice, it is in the queue once."""
+    table_uuid: str
+    commit_id: str
+    version: int
+    """Of the form of ``body``; a combiner leaves a version it does not know to the ticket's writer."""
+    body: bytes
+    wake: str = ""
+    """Where its writer wants to be woken."""
+    place: str = ""
+    """The queue that it stands in: a table may be registered under two names, and each has a pointer of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A ticket as a combiner finds it."""
+
+    ticket: Ticket
+    age_ms: int
+    tries: int
+    """How often somebody has begun to commit it when it was old already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A ticket's fate, with what its writer is told."""
+
+    fate: Fate
+    outcome: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """What a swap decides about tickets, in its own transaction: all of it, or nothing (rule P1)."""
+
+    committed: Mapping[str, bytes]
+    """Ticket → what its writer is told."""
+    returned: tuple[str, ...] = ()
+    records: tuple[CommitRecord, ...] = ()
+    """The commit ids of those who chose theirs."""
+    wake: tuple[tuple[str, str], ...] = ()
+    """(where, ticket) of everybody concerned."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """Manifest lists whose snapshots went with a commit: kept for those who remove files (rule P18)."""
+
+    table_uuid: str
+    manifest_lists: tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Pointer:
     location: str
     now_ms: int
     """The referee's own clock (the host's where it has none)."""
+    is_crowded: bool = False
+    """Tickets wait in the catalog's queue, be it for this table or another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +156,8 @@ class Head:
     location: str
     metadata: TableMetadata
     now_ms: int
+    is_crowded: bool = False
+    """As the pointer's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +169,10 @@ class Proposal:
     record: CommitRecord | None = None
     changes: tuple[ChangeRecord, ...] = ()
     """What the new snapshots do, for catalogs that keep it."""
+    settlement: Settlement | None = None
+    """Tickets of others that are committed with it."""
+    dropped: Dropped | None = None
+    """What no snapshot names any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +199,58 @@ class Capabilities:
     """The changes of a proposal are kept; otherwise there is no use in making them."""
 
 
+class CommitQueue(Protocol):
+    """Tickets of one catalog's tables. For speed alone: without it writers race on the swap (rules P1 to P4)."""
+
+    def put(self, ticket: Ticket, lives_ms: int) -> None:
+        """Add a ticket that expires after so long by the catalog's clock. Raises CatalogUnavailable, CommitUnknown."""
+
+    def waiting(self, place: str, most: int) -> list[Waiting]:
+        """The oldest tickets that wait and have not expired, the oldest first."""
+
+    def count(self, place: str) -> int:
+        """How many wait."""
+
+    def tried(self, keys: Sequence[str]) -> None:
+        """Count one more try for each of these."""
+
+    def give_back(self, keys: Sequence[str]) -> None:
+        """Return tickets to their writers, those that still wait."""
+
+    def claim(self, settlement: Settlement) -> bool:
+        """Before the swap is sent. False: one of the group does not wait any more, where the swap would not see it."""
+
+    def conclude(self, settlement: Settlement, outcome: Outcome) -> None:
+        """After the swap, whatever came of it, where its own transaction has not settled everything."""
+
+    def verdict(self, key: str) -> Verdict | None:
+        """What became of a ticket; None: there is no such ticket, and nobody can say."""
+
+    def withdraw(self, key: str) -> Verdict | None:
+        """Take a ticket back. WITHDRAWN: it will never be committed; otherwise what became of it before."""
+
+    def extend(self, key: str, lives_ms: int) -> None:
+        """It expires so long after now: its writer is alive."""
+
+    def address(self) -> str:
+        """Where this process can be woken."""
+
+    def sleep(self, key: str, seconds: float) -> None:
+        """Until somebody wakes the ticket's writer, or so long."""
+
+    def wake(self, sleepers: Sequence[tuple[str, str]]) -> None:
+        """Wake writers: (where, ticket). A hint: it never raises, and nothing but speed may depend on it."""
+
+
 class PointerStore(Protocol):
     """One text per table, swapped atomically. Implementations are thread-safe and survive fork by reconnecting."""
 
     name: str
     """The catalog's name in Iceberg's JDBC tables."""
+
+    @property
+    def queue(self) -> CommitQueue | None:
+        """None: it has no room for one."""
 
     def read(self, ident: Ident) -> Pointer:
         """The current value, from the primary. Raises NoSuchTable, CatalogUnavailable."""
@@ -135,12 +262,14 @@ class PointerStore(Protocol):
         new: str,
         record: CommitRecord | None,
         changes: Sequence[ChangeRecord] = (),
+        settlement: Settlement | None = None,
+        dropped: Dropped | None = None,
     ) -> Outcome:
-        """Set ``new`` where ``expected`` stands, with ``record`` and ``changes`` in the same transaction (rule P5).
+        """Set ``new`` where ``expected`` stands, with all the rest in the same transaction (rules P1 and P5).
 
-        A record whose commit id is already there rolls everything back and answers Stale with the current value. Raises
-        CatalogUnavailable only when the swap was definitely not sent. Changes never decide: a store that cannot keep
-        them swaps without them.
+        A record whose commit id is already there, or a ticket that does not wait any more, rolls everything back and
+        answers Stale with the current value. Raises CatalogUnavailable only when the swap was definitely not sent.
+        Changes never decide: a store that cannot keep them swaps without them.
         """
 
     def find_commit(self, table_uuid: str, commit_id: str) -> CommitRecord | None: ...
@@ -153,6 +282,9 @@ class PointerStore(Protocol):
 
     def forget_changes(self, table_uuid: str) -> None:
         """Let go of all of a table's changes."""
+
+    def dropped_lists(self, table_uuid: str) -> list[str]:
+        """Manifest lists whose snapshots went with commits (rule P18), the oldest first."""
 
     def insert(self, ident: Ident, location: str) -> None:
         """Add a table. Raises TableExists, NoSuchNamespace."""
@@ -189,6 +321,13 @@ class Catalog(Protocol):
 
     name: str
     capabilities: Capabilities
+
+    @property
+    def queue(self) -> CommitQueue | None:
+        """Where writers of this catalog wait to be committed together; None: each commits alone."""
+
+    def try_turn(self, ident: Ident) -> Callable[[], None] | None:
+        """As PointerStore.try_turn."""
 
     def load(self, ident: Ident) -> Head:
         """Raises NoSuchTable, CatalogUnavailable, CorruptMetadata."""

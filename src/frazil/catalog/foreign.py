@@ -22,9 +22,11 @@ from pyiceberg.table.update import TableRequirement, TableUpdate
 
 from frazil import _fork
 from frazil.catalog import _refusals, foreign_open, records
+from frazil.catalog._memory_queue import MemoryQueue
 from frazil.catalog.base import (
     Capabilities,
     ChangeRecord,
+    CommitQueue,
     CommitRecord,
     Committed,
     Head,
@@ -123,6 +125,9 @@ class ForeignCatalog:
         self._inherited = False
         self._lock = threading.RLock()
         self._loaded: OrderedDict[Ident, Table] = OrderedDict()
+        # Threads of this process only: the catalog's other clients are unknown. Hive is never grouped (rule P30).
+        self.queue: CommitQueue | None = MemoryQueue(runtime) if atomic and not read_only else None
+        self._turns: dict[Ident, threading.Lock] = {}
         _fork.watch(self)
 
     def pyiceberg(self) -> PyIcebergCatalog:
@@ -161,6 +166,10 @@ class ForeignCatalog:
         except Exception as error:  # noqa: BLE001 - whatever it is, the commit may have landed before it (rule P30)
             return self._found_out(prepared, failure(error, self._wording, prepared.ident), error)
         return Committed(response.metadata_location)
+
+    def try_turn(self, ident: Ident) -> Callable[[], None] | None:
+        turn = self._turns.setdefault(ident, threading.Lock())
+        return turn.release if turn.acquire(blocking=False) else None
 
     def turn(self, ident: Ident, patience_s: float) -> contextlib.AbstractContextManager[None]:  # noqa: ARG002
         """Nobody to take turns with: the catalog's other clients are unknown."""

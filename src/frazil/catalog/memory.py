@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+from frazil.catalog._memory_queue import MemoryQueue
 from frazil.catalog._refusals import (
     namespace_exists,
     namespace_not_empty,
@@ -17,7 +18,16 @@ from frazil.catalog._refusals import (
     table_exists,
 )
 from frazil.catalog._sql import CHANGES_KEPT, DEFAULT_NAME, is_time_to_prune
-from frazil.catalog.base import ChangeRecord, CommitRecord, Committed, Outcome, Pointer, Stale
+from frazil.catalog.base import (
+    ChangeRecord,
+    CommitRecord,
+    Committed,
+    Dropped,
+    Outcome,
+    Pointer,
+    Settlement,
+    Stale,
+)
 from frazil.errors import Unsupported
 from frazil.model import Ident
 from frazil.runtime import SYSTEM, Runtime
@@ -38,12 +48,15 @@ class MemoryStore:
         self._turns: dict[Ident, threading.Lock] = {}
         self._commits: dict[tuple[str, str], CommitRecord] = {}
         self._changes: dict[str, dict[tuple[int, int], ChangeRecord]] = {}
+        self._dropped: dict[str, list[str]] = {}
         self._namespaces: dict[Namespace, dict[str, str]] = {}
+        self.queue: MemoryQueue | None = MemoryQueue(runtime)
 
     def read_only_view(self) -> MemoryStore:
         """The same tables behind a handle that refuses to change them."""
         view = copy.copy(self)
         view._read_only = True
+        view.queue = None
         return view
 
     def try_turn(self, ident: Ident) -> Callable[[], None] | None:
@@ -52,7 +65,8 @@ class MemoryStore:
 
     def read(self, ident: Ident) -> Pointer:
         with self._reading():
-            return Pointer(self._location(ident), self._runtime.now_ms())
+            crowded = self.queue is not None and self.queue.is_crowded
+            return Pointer(self._location(ident), self._runtime.now_ms(), crowded)
 
     def swap(
         self,
@@ -61,17 +75,22 @@ class MemoryStore:
         new: str,
         record: CommitRecord | None,
         changes: Sequence[ChangeRecord] = (),
+        settlement: Settlement | None = None,
+        dropped: Dropped | None = None,
     ) -> Outcome:
+        records = [*([] if record is None else [record]), *(settlement.records if settlement else ())]
         with self._writing():
             actual = self._locations.get(ident)
             if actual == new and actual != expected:
                 # Names are fresh, so this very swap was sent before (rule P9).
-                self._put(record)
+                self._put(records)
                 return Committed(new)
-            if actual != expected or (record is not None and _key(record) in self._commits):
+            if actual != expected or any(_key(each) in self._commits for each in records):
                 return Stale(actual)
             self._locations[ident] = new
-            self._put(record)
+            self._put(records)
+            if dropped is not None:
+                self._dropped.setdefault(dropped.table_uuid, []).extend(dropped.manifest_lists)
             self._keep(changes)
             return Committed(new)
 
@@ -87,6 +106,10 @@ class MemoryStore:
         with self._reading():
             kept = sorted(self._changes.get(table_uuid, {}).items())
         return [change for (number, _), change in kept if after < number <= up_to]
+
+    def dropped_lists(self, table_uuid: str) -> list[str]:
+        with self._reading():
+            return list(self._dropped.get(table_uuid, ()))
 
     def forget_changes(self, table_uuid: str) -> None:
         with self._writing():
@@ -144,8 +167,8 @@ class MemoryStore:
             raise no_such_table(ident)
         return self._locations[ident]
 
-    def _put(self, record: CommitRecord | None) -> None:
-        if record is not None:
+    def _put(self, records: Sequence[CommitRecord]) -> None:
+        for record in records:
             self._commits.setdefault(_key(record), record)
 
     def _keep(self, changes: Sequence[ChangeRecord]) -> None:

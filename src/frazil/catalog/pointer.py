@@ -30,6 +30,7 @@ from frazil.runtime import SYSTEM, Runtime
 COMPRESSION = "write.metadata.compression-codec"
 _VERSION = re.compile(r"^(?:v(\d+)|(\d+)-[^/]+?)(?:\.gz)?\.metadata\.json(?:\.gz)?$")
 _LOOKS = 5
+_TABLES_REMEMBERED = 64
 _STANDSTILL_S = 1.0
 _TURN_POLL_S = 0.02
 
@@ -42,8 +43,11 @@ class PointerCatalog:
     def __init__(self, store: PointerStore, storage: Storage, runtime: Runtime = SYSTEM) -> None:
         self.name = store.name
         self.store = store
+        self.queue = store.queue
         self._storage = storage
         self._runtime = runtime
+        self._latest: dict[Ident, TableMetadata] = {}
+        """The version of each table that was read last: the next one shares most of its snapshots."""
 
     # The commit path
 
@@ -51,7 +55,8 @@ class PointerCatalog:
         pointer = self.store.read(ident)
         for _ in range(_LOOKS):
             try:
-                return Head(pointer.location, self._metadata(pointer.location, ident), pointer.now_ms)
+                metadata = self._metadata(pointer.location, ident)
+                return Head(pointer.location, metadata, pointer.now_ms, pointer.is_crowded)
             except CorruptMetadata:
                 # Was the file cleaned up because the table moved on, or was dropped, between the two reads?
                 latest = self.store.read(ident)
@@ -70,11 +75,20 @@ class PointerCatalog:
             raise InvalidInput("This commit was prepared by another kind of catalog")
         proposal = prepared.proposal
         outcome = self.store.swap(
-            prepared.ident, prepared.head.location, prepared.location, proposal.record, proposal.changes
+            prepared.ident,
+            prepared.head.location,
+            prepared.location,
+            proposal.record,
+            proposal.changes,
+            proposal.settlement,
+            proposal.dropped,
         )
         if isinstance(outcome, Committed):
             self._storage.parsed.put(prepared.location, prepared.metadata, prepared.metadata.size)
         return outcome
+
+    def try_turn(self, ident: Ident) -> Callable[[], None] | None:
+        return self.store.try_turn(ident)
 
     @contextlib.contextmanager
     def turn(self, ident: Ident, patience_s: float) -> Iterator[None]:
@@ -197,7 +211,7 @@ class PointerCatalog:
         if cached is not None:
             return cached
         try:
-            metadata = TableMetadata.parse(self._storage.read(location), location)
+            metadata = TableMetadata.parse(self._storage.read(location), location, self._latest.get(ident))
         except (OSError, EOFError, zlib.error) as error:
             raise _corrupt(ident, location, "is not a valid gzip file") from error
         except CorruptMetadata as error:
@@ -210,8 +224,14 @@ class PointerCatalog:
             if isinstance(error.__cause__, FileNotFoundError):
                 raise _corrupt(ident, location, "does not exist") from error
             raise
-        self._storage.parsed.put(location, metadata, metadata.size)
+        self._remember(ident, location, metadata)
         return metadata
+
+    def _remember(self, ident: Ident, location: str, metadata: TableMetadata) -> None:
+        self._storage.parsed.put(location, metadata, metadata.size)
+        if len(self._latest) >= _TABLES_REMEMBERED:
+            self._latest.clear()
+        self._latest[ident] = metadata
 
     def _write(self, metadata: TableMetadata, version: int) -> str:
         codec = metadata.properties.get(COMPRESSION, "none").lower()

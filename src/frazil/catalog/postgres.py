@@ -6,6 +6,7 @@ Settings are made per transaction, not per session, so that a pooler in transact
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import re
 import threading
@@ -15,9 +16,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 from frazil import _fork
-from frazil.catalog._sql import Db, DuplicateRow, LostRace, OutcomeUnknown, Rows, SqlStore
+from frazil.catalog._bells import Session
+from frazil.catalog._db import Bell, Db, DuplicateRow, LostRace, OutcomeUnknown, Rows
+from frazil.catalog._queue import QUEUE
+from frazil.catalog._sql import SqlStore
 from frazil.catalog._uri import mask_uri
 from frazil.errors import CatalogUnavailable, DiskFull, FrazilError, InvalidInput, PermissionDenied, StorageError
+from frazil.runtime import SYSTEM
 
 if TYPE_CHECKING:
     import psycopg
@@ -28,6 +33,8 @@ if TYPE_CHECKING:
 
 CONNECT_SECONDS = 10
 _POOL_SIZE = 4
+_PREPARE_AFTER = 3
+_NO_SUCH_STATEMENT = "26000"
 # READ COMMITTED: the loser of a race then sees no row instead of an error, and its next statement sees the winner.
 # synchronous_commit at least on. A client that stalls inside its transaction must not hold the row for ever.
 _BEGIN = (
@@ -35,8 +42,16 @@ _BEGIN = (
     b"SET LOCAL idle_in_transaction_session_timeout = '30s'; "
     b"SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') <> 'remote_apply'"
 )
-_TRY_TURN = b"SELECT pg_try_advisory_xact_lock(hashtextextended(%s, 0))"
 _CLOCK = "(extract(epoch from clock_timestamp()) * 1000)::bigint"
+_LEASE_MS = 1000
+# A row of the queue that belongs to no table. Whoever finds it run out takes it over.
+_LEASE = (
+    f"INSERT INTO {QUEUE} AS q (ticket, place, table_uuid, commit_id, version, state, enqueued_at, deadline, tries, "  # noqa: S608
+    f"wake, body, outcome) VALUES (?, '', '', ?, 0, 3, 0, {_CLOCK} + ?, 0, '', '', '') "
+    f"ON CONFLICT (ticket) DO UPDATE SET commit_id = excluded.commit_id, deadline = {_CLOCK} + ? "
+    f"WHERE q.deadline < {_CLOCK}"
+)
+_RELEASE = f"UPDATE {QUEUE} SET deadline = 0 WHERE ticket = ? AND commit_id = ?"  # noqa: S608
 _COLUMNS = "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(?) AND attnum > 0 AND NOT attisdropped"
 _KEEPALIVE = {
     "application_name": "frazil",
@@ -65,6 +80,8 @@ class PostgresStore(SqlStore):
 
 class _PostgresEngine:
     bytes_type = "BYTEA"
+    bytes_value = "?::bytea"
+    no_bytes = "''::bytea"
     on_standby = "pg_is_in_recovery()"
     key_share = " FOR KEY SHARE"
 
@@ -74,9 +91,13 @@ class _PostgresEngine:
         self.clock: Callable[[], str] = lambda: _CLOCK
         self._lock = threading.Lock()
         self._pool: _Pool | None = None
-        self._turns = threading.BoundedSemaphore(_POOL_SIZE // 2)
+        self._session = Session(self._connect_apart, self._run)
         self._closed = False
-        self._check_reachable()
+        # Prepared statements do not survive a pooler in transaction mode, no more than a session does.
+        self._prepares: int | None = None
+        self._session.is_possible = not self._check_reachable()
+        if self._session.is_possible:
+            self._prepares = _PREPARE_AFTER
         _fork.watch(self)
 
     def read(self, work: Callable[[Db], T]) -> T:
@@ -98,7 +119,9 @@ class _PostgresEngine:
         finally:
             pool.putconn(connection)
 
-    def write(self, work: Callable[[Db], T], keep: Callable[[T], bool] | None = None) -> T:
+    def write(self, work: Callable[[Db], T], keep: Callable[[T], bool] | None = None, *, durable: bool = True) -> T:
+        # All of it is durable: clients outlive the server.
+        del durable
         with self._translated(), self._transaction() as connection:
             result = work(_Db(connection))
             if keep is None or keep(result):
@@ -106,6 +129,15 @@ class _PostgresEngine:
             else:
                 connection.execute(b"ROLLBACK")
             return result
+
+    def write_one(self, sql: str, parameters: Sequence[Any]) -> int:
+        with self._translated():
+            try:
+                return self._run(sql, parameters).rowcount
+            except _driver().OperationalError as error:
+                if not _is_broken(error):
+                    raise
+                raise OutcomeUnknown(f"A statement was sent and not answered ({type(error).__name__})") from error
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[_Connection]:
@@ -147,17 +179,32 @@ class _PostgresEngine:
                 f"No connection to {self.shown} became free within {CONNECT_SECONDS} seconds", advice="Call again"
             ) from error
 
+    def bell(self) -> Bell:
+        return self._session
+
     def try_turn(self, key: str) -> Callable[[], None] | None:
-        # Of the transaction, not of the session: a pooler would hand a session's lock to somebody else. Only who has
-        # the turn holds a connection for it, and never so many do that none is left to commit with.
-        if not self._turns.acquire(blocking=False):
-            return _nothing
-        with self._translated(), contextlib.ExitStack() as stack:
-            stack.callback(self._turns.release)
-            connection = stack.enter_context(self._transaction())
-            stack.callback(_roll_back, connection)
-            row = connection.execute(_TRY_TURN, (key,)).fetchone()
-            return stack.pop_all().close if row is not None and row[0] else None
+        with self._translated():
+            return self._session.try_lock(key) if self._session.is_possible else self._lease(key)
+
+    def _lease(self, key: str) -> Callable[[], None] | None:
+        """Behind a pooler locks of a session may go to somebody else. A row that runs out takes their place."""
+        name, mine = f"turn {hashlib.sha256(key.encode()).hexdigest()[:32]}", SYSTEM.new_hex()
+        if self._run(_LEASE, (name, mine, _LEASE_MS, _LEASE_MS)).rowcount != 1:
+            return None
+        return lambda: self._give_back(name, mine)
+
+    def _give_back(self, name: str, mine: str) -> None:
+        with contextlib.suppress(FrazilError, _driver().Error):
+            self._run(_RELEASE, (name, mine))
+
+    def _run(self, sql: str, parameters: Sequence[Any]) -> Rows:
+        return self._read_once(lambda db: db.execute(sql, parameters))
+
+    def may_change(self, table: str) -> bool:
+        rights = ("SELECT", "INSERT", "UPDATE", "DELETE")
+        sql = "SELECT " + " AND ".join(["has_table_privilege(?, ?)"] * len(rights))
+        values = [value for right in rights for value in (table, right)]
+        return bool(self.read(lambda db: db.execute(sql, values).fetchone())[0])
 
     def columns(self, db: Db, table: str) -> frozenset[str]:
         return frozenset(row[0] for row in db.execute(_COLUMNS, (table,)).fetchall())
@@ -166,6 +213,7 @@ class _PostgresEngine:
         with self._lock:
             self._closed = True
             pool, self._pool = self._pool, None
+        self._session.close()
         if pool is not None:
             pool.close()
 
@@ -187,33 +235,61 @@ class _PostgresEngine:
                     reconnect_timeout=CONNECT_SECONDS,
                     num_workers=1,
                     open=True,
-                    # No prepared statements: they do not survive a pooler in transaction mode.
-                    kwargs={"autocommit": True, "prepare_threshold": None},
+                    kwargs={"autocommit": True, "prepare_threshold": self._prepares},
                 )
                 weakref.finalize(self, _close_own, self._pool, os.getpid())
             return self._pool
 
-    def _check_reachable(self) -> None:
-        """Connect once, outside the pool, whose failures carry no reason."""
+    def _connect_apart(self) -> _Connection:
+        """A connection outside the pool."""
+        connection: _Connection = _driver().connect(self._conninfo, autocommit=True, prepare_threshold=self._prepares)
+        return connection
+
+    def _check_reachable(self) -> bool:
+        """Connect once, outside the pool, whose failures carry no reason. True: there is a pooler in between."""
         driver = _driver()
         try:
-            with driver.connect(self._conninfo, autocommit=True, prepare_threshold=None) as connection:
+            with self._connect_apart() as connection:
                 standby = connection.execute(b"SELECT pg_is_in_recovery()").fetchone()
+                is_pooled = self._is_pooled(connection)
         except driver.Error as error:
             raise _connect_error(error, self.shown) from None
         if standby is not None and standby[0]:
             raise CatalogUnavailable(
                 f"{self.shown} is a standby, which may lag behind", advice="Connect to the primary server"
             )
+        return is_pooled
+
+    def _is_pooled(self, first: _Connection) -> bool:
+        """Whether one connection of ours is served by several of the server, or two by one (transaction pooling)."""
+        with self._connect_apart() as second:
+            # A server tells its process when it is connected to; a pooler makes up a number, or passes on one of many.
+            seen = {first.info.backend_pid, _backend(first)}
+            second.execute(b"BEGIN")
+            other = {second.info.backend_pid, _backend(second)}
+            # While the second one holds a connection of the server, the first must do with another.
+            seen.add(_backend(first))
+            second.execute(b"ROLLBACK")
+        return len(seen) > 1 or len(other) > 1 or not seen.isdisjoint(other)
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:
         try:
             yield
         except _driver().Error as error:
+            if error.sqlstate == _NO_SUCH_STATEMENT:
+                self._stop_preparing()
             raise _translate(error, self.shown) from error
         except UnicodeEncodeError as error:
             raise InvalidInput("A name or location holds a character that is no Unicode text") from error
+
+    def _stop_preparing(self) -> None:
+        """There is a pooler after all: what one transaction prepared, the next does not find."""
+        self._prepares, self._session.is_possible = None, False
+        with self._lock:
+            pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.close()
 
     def before_fork(self) -> None:
         pass
@@ -224,8 +300,8 @@ class _PostgresEngine:
     def after_fork_in_child(self) -> None:
         # The parent goes on using these sockets: the child neither speaks through them nor says goodbye on them.
         _left_to_the_parent.append(self._pool)
+        _left_to_the_parent.append(self._session.after_fork_in_child())
         self._lock = threading.Lock()
-        self._turns = threading.BoundedSemaphore(_POOL_SIZE // 2)
         self._pool = None
 
 
@@ -242,13 +318,10 @@ class _Db:
         return self._connection.execute(sql.replace("?", "%s").encode(), parameters or None)
 
 
-def _nothing() -> None:
-    """Gives back a turn that was gone without."""
-
-
-def _roll_back(connection: _Connection) -> None:
-    with contextlib.suppress(_driver().Error):
-        connection.execute(b"ROLLBACK")
+def _backend(connection: _Connection) -> int:
+    row = connection.execute(b"SELECT pg_backend_pid()").fetchone()
+    assert row is not None
+    return int(row[0])
 
 
 def _close_own(pool: _Pool, pid: int) -> None:

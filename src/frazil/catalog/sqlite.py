@@ -9,12 +9,14 @@ import hashlib
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from frazil import _fork
-from frazil.catalog._sql import Db, DuplicateRow, LostRace, OutcomeUnknown, SqlStore
+from frazil.catalog._bells import SocketBell
+from frazil.catalog._db import Bell, Db, DuplicateRow, LostRace, OutcomeUnknown
+from frazil.catalog._sql import SqlStore
 from frazil.errors import (
     CatalogUnavailable,
     CorruptMetadata,
@@ -28,6 +30,7 @@ from frazil.runtime import SYSTEM, Runtime
 
 BUSY_SECONDS = 30.0
 _MOST_IDLE = 8
+_BUSY_POLL_S = 0.002
 # WAL needs shared memory between all writers, which no network file system gives.
 NETWORK_FILE_SYSTEMS = frozenset(
     {"nfs", "nfs4", "cifs", "smb", "smb2", "smb3", "smbfs", "afs", "ncpfs", "lustre", "gpfs", "beegfs", "ceph"}
@@ -65,6 +68,8 @@ class SqliteStore(SqlStore):
 
 class _SqliteEngine:
     bytes_type = "BLOB"
+    bytes_value = "?"
+    no_bytes = "x''"
     on_standby = "0"
     # BEGIN IMMEDIATE lets one change run at a time: there is nobody to hold rows against.
     key_share = ""
@@ -77,6 +82,7 @@ class _SqliteEngine:
         self.clock: Callable[[], str] = lambda: str(runtime.now_ms())
         self._connections = _Connections(self._open)
         _fork.watch(self._connections)
+        self._bell = SocketBell(runtime)
         self._turns = _Turns(f"{path}-turns")
         _fork.watch(self._turns)
 
@@ -87,9 +93,14 @@ class _SqliteEngine:
         with self._translated(), self._connections.use() as db:
             return work(db)
 
-    def write(self, work: Callable[[Db], T], keep: Callable[[T], bool] | None = None) -> T:
+    def bell(self) -> Bell:
+        return self._bell
+
+    def write(self, work: Callable[[Db], T], keep: Callable[[T], bool] | None = None, *, durable: bool = True) -> T:
         with self._translated(), self._connections.use() as db:
-            db.execute("BEGIN IMMEDIATE")
+            # Without it a commit outlives the process, and is lost only with the machine and everybody on it.
+            db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+            self._begin(db)
             try:
                 result = work(db)
                 if keep is None or keep(result):
@@ -100,6 +111,26 @@ class _SqliteEngine:
                         db.execute("ROLLBACK")
             return result
 
+    def write_one(self, sql: str, parameters: Sequence[Any]) -> int:
+        return self.write(lambda db: db.execute(sql, parameters).rowcount, durable=False)
+
+    def _begin(self, db: sqlite3.Connection) -> None:
+        """SQLite's own waits grow to a tenth of a second, in which many short transactions pass by."""
+        deadline = self._runtime.monotonic() + self._busy_seconds
+        db.execute("PRAGMA busy_timeout = 0")
+        try:
+            while True:
+                try:
+                    db.execute("BEGIN IMMEDIATE")
+                except sqlite3.OperationalError as error:
+                    if _primary_code(error) != sqlite3.SQLITE_BUSY or self._runtime.monotonic() > deadline:
+                        raise
+                    self._runtime.sleep(_BUSY_POLL_S * (0.5 + self._runtime.random()))
+                else:
+                    return
+        finally:
+            db.execute(f"PRAGMA busy_timeout = {int(self._busy_seconds * 1000)}")
+
     def _commit(self, db: sqlite3.Connection) -> None:
         try:
             db.execute("COMMIT")
@@ -109,10 +140,14 @@ class _SqliteEngine:
                 raise OutcomeUnknown(f"SQLite could not write {self._path} ({error.sqlite_errorname})") from error
             raise
 
+    def may_change(self, table: str) -> bool:  # noqa: ARG002 - who may write the file may write all of it
+        return self._mode != "ro"
+
     def columns(self, db: Db, table: str) -> frozenset[str]:
         return frozenset(row[1] for row in db.execute(f"PRAGMA table_info({table})").fetchall())
 
     def close(self) -> None:
+        self._bell.close()
         self._connections.close()
 
     def _open(self) -> sqlite3.Connection:
@@ -121,7 +156,6 @@ class _SqliteEngine:
         db = self._connect(f"mode={self._mode}")
         try:
             self._use_wal(db)
-            db.execute("PRAGMA synchronous = FULL")
         except BaseException:
             db.close()
             raise

@@ -1,0 +1,89 @@
+"""A database as the SQL catalogs use it: statements, transactions, and what the driver's errors mean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class Rows(Protocol):
+    @property
+    def rowcount(self) -> int: ...
+    def fetchone(self) -> Any: ...
+    def fetchall(self) -> list[Any]: ...
+
+
+class Db(Protocol):
+    """A connection inside a read or a transaction."""
+
+    def execute(self, sql: str, parameters: Sequence[Any] = ()) -> Rows: ...
+
+
+class DuplicateRow(Exception):
+    """A primary key was already there. The transaction was rolled back."""
+
+
+class LostRace(Exception):
+    """The database ended the transaction for another one's sake (serialization failure, deadlock)."""
+
+
+class OutcomeUnknown(Exception):
+    """COMMIT was sent and no answer can be trusted."""
+
+
+class Bell(Protocol):
+    """How the writers of one database wake each other. Hints: none of these raises."""
+
+    def address(self) -> str:
+        """Where this process can be woken."""
+
+    def sleep(self, key: str, seconds: float) -> None:
+        """Until the bell rings for ``key``, or so long."""
+
+    def ring(self, sleepers: Sequence[tuple[str, str]]) -> None:
+        """Wake (address, key)."""
+
+    def ring_at_commit(self, db: Db, sleepers: Sequence[tuple[str, str]]) -> None:
+        """The same, when the transaction commits."""
+
+    def committed(self, sleepers: Sequence[tuple[str, str]]) -> None:
+        """The transaction has committed: for databases that cannot ring by themselves."""
+
+
+class Engine(Protocol):
+    """One database. Raises FrazilError, and the three signals above."""
+
+    clock: Callable[[], str]
+    """The time in ms, as an SQL expression."""
+    bytes_type: str
+    """The name of the column type that holds bytes."""
+    bytes_value: str
+    """A placeholder for bytes where nothing else tells the type."""
+    no_bytes: str
+    """Empty bytes as an SQL literal."""
+    on_standby: str
+    """An SQL expression, true where the database is a copy that may lag behind."""
+    key_share: str
+    """Appended to a SELECT: the rows found may not be deleted before this transaction ends."""
+
+    def read(self, work: Callable[[Db], T]) -> T: ...
+    def write(self, work: Callable[[Db], T], keep: Callable[[T], bool] | None = None, *, durable: bool = True) -> T:
+        """Commit what ``work`` did, or roll it back when ``keep`` says no to its result.
+
+        Not ``durable``: it may be forgotten when all who could know of it are gone, too.
+        """
+
+    def write_one(self, sql: str, parameters: Sequence[Any]) -> int:
+        """One statement that is a transaction by itself, not necessarily ``durable``; how many rows it changed."""
+
+    def try_turn(self, key: str) -> Callable[[], None] | None:
+        """As PointerStore.try_turn, for a table named by ``key``. May raise what the database or the disk raises."""
+
+    def bell(self) -> Bell: ...
+    def may_change(self, table: str) -> bool:
+        """Whether this user may read, add, change and remove rows of the table."""
+
+    def columns(self, db: Db, table: str) -> frozenset[str]: ...
+    def close(self) -> None: ...

@@ -1,0 +1,177 @@
+"""A queue of tickets in this process's memory: for threads, on any catalog."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from frazil import _fork
+from frazil.catalog.base import Committed, Fate, Outcome, Settlement, Ticket, Unknown, Verdict, Waiting
+from frazil.runtime import SYSTEM, Runtime
+
+_PATIENCE_S = 30.0
+_MOST_SETTLED = 10_000
+_UNDECIDED = Verdict(Fate.WAITING)
+
+
+@dataclass(slots=True)
+class _Row:
+    ticket: Ticket
+    since_ms: int
+    deadline_ms: int
+    tries: int = 0
+    is_claimed: bool = False
+    """Somebody is committing it right now: its fate is open until that one says."""
+    verdict: Verdict = _UNDECIDED
+
+
+class MemoryQueue:
+    """A CommitQueue. A group is claimed before its swap is sent and settled when the outcome is known."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._changed = threading.Condition()
+        self._rows: dict[str, _Row] = {}
+        self._open: dict[str, _Row] = {}
+        """Those whose fate is not decided."""
+        _fork.watch(self)
+
+    @property
+    def is_crowded(self) -> bool:
+        with self._changed:
+            return any(row.deadline_ms > self._runtime.now_ms() for row in self._open.values())
+
+    # Writers
+
+    def put(self, ticket: Ticket, lives_ms: int) -> None:
+        now = self._runtime.now_ms()
+        with self._changed:
+            if ticket.key not in self._rows:
+                self._rows[ticket.key] = self._open[ticket.key] = _Row(ticket, now, now + lives_ms)
+
+    def verdict(self, key: str) -> Verdict | None:
+        with self._changed:
+            row = self._rows.get(key)
+            return None if row is None else row.verdict
+
+    def withdraw(self, key: str) -> Verdict | None:
+        with self._changed:
+            row = self._rows.get(key)
+            if row is None:
+                return None
+            # Whoever is committing it says soon what came of it.
+            self._changed.wait_for(lambda: not row.is_claimed, _PATIENCE_S)
+            if row.verdict.fate is Fate.WAITING:
+                row.verdict = Verdict(Fate.UNKNOWN if row.is_claimed else Fate.WITHDRAWN)
+                self._open.pop(key, None)
+            return row.verdict
+
+    def extend(self, key: str, lives_ms: int) -> None:
+        with self._changed:
+            if key in self._rows:
+                self._rows[key].deadline_ms = self._runtime.now_ms() + lives_ms
+
+    def address(self) -> str:
+        return "memory"
+
+    def sleep(self, key: str, seconds: float) -> None:
+        if self._runtime is not SYSTEM:
+            # Time is not the world's: nobody else moves while this one waits for a bell.
+            self._runtime.sleep(seconds)
+            return
+        with self._changed:
+            row = self._rows.get(key)
+            if row is not None and row.verdict.fate is Fate.WAITING:
+                self._changed.wait(seconds)
+
+    def wake(self, sleepers: Sequence[tuple[str, str]]) -> None:
+        if sleepers:
+            with self._changed:
+                self._changed.notify_all()
+
+    # Combiners
+
+    def waiting(self, place: str, most: int) -> list[Waiting]:
+        now = self._runtime.now_ms()
+        with self._changed:
+            return [Waiting(row.ticket, now - row.since_ms, row.tries) for row in self._waiting(place)][:most]
+
+    def count(self, place: str) -> int:
+        with self._changed:
+            return sum(1 for _ in self._waiting(place))
+
+    def _waiting(self, place: str) -> Iterable[_Row]:
+        now = self._runtime.now_ms()
+        return (
+            row
+            for row in self._open.values()
+            if not row.is_claimed and row.ticket.place == place and row.deadline_ms > now
+        )
+
+    def tried(self, keys: Sequence[str]) -> None:
+        with self._changed:
+            for key in keys:
+                self._rows[key].tries += 1
+
+    def give_back(self, keys: Sequence[str]) -> None:
+        with self._changed:
+            self._decide({key: Verdict(Fate.RETURNED) for key in keys})
+
+    def claim(self, settlement: Settlement) -> bool:
+        """False: one of the group does not wait any more, and none of it is claimed."""
+        now = self._runtime.now_ms()
+        with self._changed:
+            rows = [self._rows.get(key) for key in settlement.committed]
+            free = [
+                row
+                for row in rows
+                if row is not None and row.verdict.fate is Fate.WAITING and not row.is_claimed and row.deadline_ms > now
+            ]
+            if len(free) < len(rows):
+                return False
+            for row in free:
+                row.is_claimed = True
+            return True
+
+    def conclude(self, settlement: Settlement, outcome: Outcome) -> None:
+        with self._changed:
+            if isinstance(outcome, Committed):
+                self._decide({key: Verdict(Fate.COMMITTED, said) for key, said in settlement.committed.items()})
+                self._decide({key: Verdict(Fate.RETURNED) for key in settlement.returned})
+                return
+            if isinstance(outcome, Unknown):
+                self._decide({key: Verdict(Fate.UNKNOWN) for key in settlement.committed})
+            for key in settlement.committed:
+                self._rows[key].is_claimed = False
+            self._changed.notify_all()
+
+    def _decide(self, verdicts: dict[str, Verdict]) -> None:
+        for key, verdict in verdicts.items():
+            row = self._rows[key]
+            row.is_claimed = False
+            if row.verdict.fate is Fate.WAITING:
+                row.verdict = verdict
+                del self._open[key]
+        self._forget()
+        self._changed.notify_all()
+
+    def _forget(self) -> None:
+        while len(self._rows) > _MOST_SETTLED:
+            oldest = next(iter(self._rows))
+            if self._rows[oldest].verdict.fate is Fate.WAITING:
+                return
+            del self._rows[oldest]
+
+    # The child of a fork has none of the threads that wait
+
+    def before_fork(self) -> None:
+        self._changed.acquire()
+
+    def after_fork_in_parent(self) -> None:
+        self._changed.release()
+
+    def after_fork_in_child(self) -> None:
+        self._changed = threading.Condition()
+        self._rows = {}
+        self._open = {}

@@ -1,0 +1,205 @@
+"""The queue of tickets in a SQL catalog: one row each, in the same database as the pointer (rules P1 to P3)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from frazil.catalog._db import Db, DuplicateRow, Engine, LostRace, OutcomeUnknown
+from frazil.catalog.base import CommitRecord, Fate, Outcome, Settlement, Ticket, Verdict, Waiting
+from frazil.errors import CatalogUnavailable, CommitUnknown
+
+QUEUE = "frazil_queue"
+CREATE = f"""CREATE TABLE IF NOT EXISTS {QUEUE} (
+    ticket VARCHAR(64) NOT NULL PRIMARY KEY, place VARCHAR(64) NOT NULL, table_uuid VARCHAR(64) NOT NULL,
+    commit_id VARCHAR(1000) NOT NULL,
+    version INTEGER NOT NULL, state INTEGER NOT NULL, enqueued_at BIGINT NOT NULL, deadline BIGINT NOT NULL,
+    tries INTEGER NOT NULL, wake VARCHAR(255) NOT NULL,
+    body {{bytes_type}} NOT NULL, outcome {{bytes_type}} NOT NULL)"""
+INDEX = f"CREATE INDEX IF NOT EXISTS {QUEUE}_waiting ON {QUEUE} (place, enqueued_at, ticket) WHERE state = 0"
+KEPT_MS = 3_600_000
+"""How long the fate of a ticket is kept for a writer who was stopped or cut off meanwhile."""
+_CLEAN_EVERY = 200
+_TRIES = 20
+
+
+class TicketsGone(Exception):
+    """Somebody else decided about a ticket of the group. The transaction is to be rolled back."""
+
+
+class SqlQueue:
+    """A CommitQueue over one table. Truth is what a row says; waking is a hint."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._bell = engine.bell()
+        self._settled = 0
+
+    @property
+    def is_crowded(self) -> str:
+        """An SQL expression, true where tickets wait."""
+        return f"EXISTS (SELECT 1 FROM {QUEUE} WHERE state = 0 AND deadline > {self._engine.clock()})"  # noqa: S608
+
+    @property
+    def join_committed(self) -> str:
+        """Joins, as q, the ticket of a committed operation by its table and its commit id."""
+        return f" LEFT JOIN {QUEUE} AS q ON q.table_uuid = ? AND q.ticket = ? AND q.state = {int(Fate.COMMITTED)}"
+
+    # Writers
+
+    def put(self, ticket: Ticket, lives_ms: int) -> None:
+        try:
+            self._insert(ticket, Fate.WAITING, lives_ms)
+        except OutcomeUnknown as unknown:
+            # It may be there, or still arrive: what is put under the same key first keeps it out for good.
+            verdict = self._fenced(ticket)
+            if verdict is None or verdict.fate is not Fate.WAITING:
+                raise CatalogUnavailable(
+                    "The queue of the catalog did not answer", evidence=str(unknown), advice="Call again"
+                ) from unknown
+
+    def _fenced(self, ticket: Ticket) -> Verdict | None:
+        try:
+            self._insert(ticket, Fate.WITHDRAWN, 0)
+            return self.verdict(ticket.key)
+        except (OutcomeUnknown, CatalogUnavailable) as error:
+            raise CommitUnknown(
+                "Nobody can say whether the operation reached the queue of the catalog",
+                commit_id=ticket.commit_id,
+                evidence=str(error),
+                advice=f"Nothing was deleted. Send it again with commit_id={ticket.commit_id!r}: it is found if it "
+                "landed, and committed if it did not",
+            ) from error
+
+    def _insert(self, ticket: Ticket, fate: Fate, lives_ms: int) -> None:
+        clock = self._engine.clock()
+        sql = (
+            f"INSERT INTO {QUEUE} (ticket, place, table_uuid, commit_id, version, state, enqueued_at, deadline, tries, "  # noqa: S608
+            f"wake, body, outcome) VALUES (?, ?, ?, ?, ?, ?, {clock}, {clock} + ?, 0, ?, ?, ?) ON CONFLICT DO NOTHING"
+        )
+        whose = (ticket.key, ticket.place, ticket.table_uuid, ticket.commit_id, ticket.version)
+        self._change(sql, (*whose, int(fate), lives_ms, ticket.wake, ticket.body, b""))
+
+    def verdict(self, key: str) -> Verdict | None:
+        sql = f"SELECT state, outcome FROM {QUEUE} WHERE ticket = ?"  # noqa: S608
+        row = self._engine.read(lambda db: db.execute(sql, (key,)).fetchone())
+        return None if row is None else Verdict(Fate(row[0]), bytes(row[1]))
+
+    def withdraw(self, key: str) -> Verdict | None:
+        sql = f"UPDATE {QUEUE} SET state = ? WHERE ticket = ? AND state = ?"  # noqa: S608
+        values = (int(Fate.WITHDRAWN), key, int(Fate.WAITING))
+        try:
+            self._change(sql, values)
+        except OutcomeUnknown:
+            # Asked again, it is the same; what the row says afterwards is the truth either way.
+            self._change_or_unavailable(sql, values)
+        return self.verdict(key)
+
+    def extend(self, key: str, lives_ms: int) -> None:
+        sql = f"UPDATE {QUEUE} SET deadline = {self._engine.clock()} + ? WHERE ticket = ? AND state = ?"  # noqa: S608
+        self._change_or_unavailable(sql, (lives_ms, key, int(Fate.WAITING)))
+
+    def address(self) -> str:
+        return self._bell.address()
+
+    def sleep(self, key: str, seconds: float) -> None:
+        self._bell.sleep(key, seconds)
+
+    def wake(self, sleepers: Sequence[tuple[str, str]]) -> None:
+        self._bell.ring(sleepers)
+
+    # Combiners
+
+    def waiting(self, place: str, most: int) -> list[Waiting]:
+        clock = self._engine.clock()
+        sql = (
+            f"SELECT ticket, table_uuid, commit_id, version, body, wake, {clock} - enqueued_at, tries FROM {QUEUE} "  # noqa: S608
+            f"WHERE place = ? AND state = 0 AND deadline > {clock} ORDER BY enqueued_at, ticket LIMIT ?"
+        )
+        rows = self._engine.read(lambda db: db.execute(sql, (place, most)).fetchall())
+        return [
+            Waiting(Ticket(key, table_uuid, commit_id, version, bytes(body), wake, place), int(age), tries)
+            for key, table_uuid, commit_id, version, body, wake, age, tries in rows
+        ]
+
+    def count(self, place: str) -> int:
+        sql = f"SELECT count(*) FROM {QUEUE} WHERE place = ? AND state = 0"  # noqa: S608
+        return int(self._engine.read(lambda db: db.execute(sql, (place,)).fetchone())[0])
+
+    def tried(self, keys: Sequence[str]) -> None:
+        sql = f"UPDATE {QUEUE} SET tries = tries + 1 WHERE ticket IN ({_marks(keys)})"  # noqa: S608
+        self._change_or_unavailable(sql, tuple(keys))
+
+    def give_back(self, keys: Sequence[str]) -> None:
+        self._change_or_unavailable(*_return_sql(keys))
+
+    def claim(self, settlement: Settlement) -> bool:  # noqa: ARG002 - the swap's transaction decides
+        return True
+
+    def conclude(self, settlement: Settlement, outcome: Outcome) -> None:
+        """The swap's transaction has done it all."""
+
+    def settle(self, db: Db, settlement: Settlement) -> None:
+        """Part of a swap's transaction. Raises TicketsGone when one of the group is not waiting any more (rule P1)."""
+        if settlement.committed and self._committed(db, settlement.committed) != len(settlement.committed):
+            raise TicketsGone
+        if settlement.returned:
+            db.execute(*_return_sql(settlement.returned))
+        self._settled += 1
+        if self._settled % _CLEAN_EVERY == 0:
+            self._forget_old(db)
+        self._bell.ring_at_commit(db, settlement.wake)
+
+    def settled(self, settlement: Settlement) -> None:
+        """After its commit."""
+        self._bell.committed(settlement.wake)
+
+    def _committed(self, db: Db, outcomes: Mapping[str, bytes]) -> int:
+        values = ", ".join([f"(?, {self._engine.bytes_value})"] * len(outcomes))
+        # Both databases call the columns so. (A common table expression would name them, and hide the count in SQLite.)
+        sql = (
+            f"UPDATE {QUEUE} SET state = {int(Fate.COMMITTED)}, outcome = column2, body = {self._engine.no_bytes} "  # noqa: S608
+            f"FROM (VALUES {values}) AS told "
+            f"WHERE ticket = column1 AND state = 0 AND deadline > {self._engine.clock()}"
+        )
+        return db.execute(sql, [value for pair in outcomes.items() for value in pair]).rowcount
+
+    def _forget_old(self, db: Db) -> None:
+        # Waiting ones, too: nobody commits a ticket after its deadline, and its writer gave up long ago.
+        sql = f"DELETE FROM {QUEUE} WHERE deadline < {self._engine.clock()} - ?"  # noqa: S608
+        db.execute(sql, (KEPT_MS,))
+
+    # Transactions that need not outlive a crash of the machine: nobody is left to wait then
+
+    def _change(self, sql: str, values: Sequence[Any]) -> int:
+        for _ in range(_TRIES):
+            try:
+                return self._engine.write_one(sql, values)
+            except LostRace:
+                continue
+            except DuplicateRow:
+                return 0
+        raise CatalogUnavailable("Other writers got in between again and again", advice="Call again")
+
+    def _change_or_unavailable(self, sql: str, values: Sequence[Any]) -> int:
+        try:
+            return self._change(sql, values)
+        except OutcomeUnknown as unknown:
+            raise CatalogUnavailable("The queue of the catalog did not answer", evidence=str(unknown)) from unknown
+
+
+def record_of(table_uuid: str, commit_id: str, outcome: bytes) -> CommitRecord:
+    """What a ticket's fate tells of a commit; which operation it was, nobody has kept."""
+    snapshot_id, sequence_number, *_ = orjson.loads(outcome)
+    return CommitRecord(table_uuid, commit_id, "", snapshot_id, sequence_number)
+
+
+def _return_sql(keys: Sequence[str]) -> tuple[str, tuple[Any, ...]]:
+    sql = f"UPDATE {QUEUE} SET state = ? WHERE ticket IN ({_marks(keys)}) AND state = 0"  # noqa: S608
+    return sql, (int(Fate.RETURNED), *keys)
+
+
+def _marks(keys: Sequence[Any]) -> str:
+    return ", ".join("?" * len(keys))

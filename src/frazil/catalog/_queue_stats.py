@@ -1,0 +1,63 @@
+"""What the queue's table tells an onlooker: numbers by table, for whoever may read them, writer or not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from frazil.catalog._db import Db
+from frazil.catalog._queue import QUEUE
+from frazil.catalog._sql import SqlStore
+from frazil.catalog.base import Fate
+from frazil.errors import PermissionDenied
+
+LATELY_MS = 60_000
+_IS_WAITING = f"state = {int(Fate.WAITING)} AND deadline > now_ms"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStats:
+    """One table's tickets. "Lately": put into the queue in the last minute; when their fate came, nobody records."""
+
+    waiting: int = 0
+    """Now, without those that have expired."""
+    oldest_wait_ms: int = 0
+    """0 while nobody waits."""
+    returned: int = 0
+    """Lately: given back, because they needed another look. Conflicts are some of these; how many, is not kept."""
+    withdrawn: int = 0
+    """Lately: taken back by writers who gave up, or were out of time."""
+    late_tries: int = 0
+    """Lately, and of those that wait: how often somebody began to commit a ticket that was old already. As a rule a
+    group with it had come to nothing before."""
+
+
+def queue_stats(store: SqlStore) -> Mapping[str, QueueStats] | None:
+    """By table uuid, tables without tickets left out. None: there is no queue, or this user may not read it.
+
+    A store that was opened only to read has no ``queue``, and its numbers are here all the same.
+    """
+    engine = store._engine
+    # The clock once for all rows, so that none is older than the oldest.
+    sql = (
+        f"SELECT table_uuid, count(*) FILTER (WHERE {_IS_WAITING}), "  # noqa: S608
+        f"max(now_ms - enqueued_at) FILTER (WHERE {_IS_WAITING}), "
+        f"count(*) FILTER (WHERE state = {int(Fate.RETURNED)}), count(*) FILTER (WHERE state = {int(Fate.WITHDRAWN)}), "
+        f"sum(tries) FROM {QUEUE} CROSS JOIN (SELECT {engine.clock()} AS now_ms) AS clock "
+        f"WHERE ({_IS_WAITING}) OR (state <> {int(Fate.WAITING)} AND enqueued_at > now_ms - ?) GROUP BY table_uuid"
+    )
+
+    def work(db: Db) -> list[Any] | None:
+        return db.execute(sql, (LATELY_MS,)).fetchall() if engine.columns(db, QUEUE) else None
+
+    try:
+        rows = engine.read(work)
+    except PermissionDenied:
+        return None
+    if rows is None:
+        return None
+    return {
+        uuid: QueueStats(waiting, max(0, int(oldest or 0)), returned, withdrawn, int(tries))
+        for uuid, waiting, oldest, returned, withdrawn, tries in rows
+    }

@@ -1,0 +1,218 @@
+"""The queue of tickets: what a swap decides about them, it decides with itself or not at all (rules P1 to P4)."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from contract.samples import EVENTS
+from frazil.catalog.base import CommitRecord, Committed, Fate, Settlement, Stale, Ticket, Verdict
+from frazil.catalog.memory import MemoryStore
+from frazil.catalog.postgres import PostgresStore
+from frazil.catalog.sqlite import SqliteStore
+
+UUID, PLACE = "table-uuid", "place"
+LONG = 60_000
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
+    if request.param == "memory":
+        found: Any = MemoryStore()
+    elif request.param == "sqlite":
+        found = SqliteStore(tmp_path / "catalog.db")
+    else:
+        found = PostgresStore(request.getfixturevalue("postgres_uri"))
+    with closing(found):
+        found.create_namespace(("shop",), {})
+        found.insert(EVENTS, "v0")
+        yield found
+
+
+def ticket(key: str, **more: Any) -> Ticket:
+    return replace(Ticket(key, UUID, f"commit-{key}", 1, b"body", place=PLACE), **more)
+
+
+def swap(store: Any, expected: str, new: str, settlement: Settlement) -> object:
+    """As the commit loop does it."""
+    if not store.queue.claim(settlement):
+        return Stale(store.read(EVENTS).location)
+    outcome = store.swap(EVENTS, expected, new, None, (), settlement)
+    store.queue.conclude(settlement, outcome)
+    return outcome
+
+
+def keys(store: Any) -> list[str]:
+    return [each.ticket.key for each in store.queue.waiting(PLACE, 100)]
+
+
+def test_tickets_wait_in_their_order_until_a_swap_takes_them(store: Any) -> None:
+    for key in "abc":
+        store.queue.put(ticket(key), LONG)
+    store.queue.put(ticket("z", place="another"), LONG)
+    assert sorted(keys(store)) == ["a", "b", "c"]
+    assert store.queue.count(PLACE) == 3
+    assert len(store.queue.waiting(PLACE, 2)) == 2
+    assert store.read(EVENTS).is_crowded
+    (first, *_) = store.queue.waiting(PLACE, 1)
+    assert (first.ticket.body, first.ticket.commit_id, first.tries) == (b"body", "commit-a", 0)
+    assert swap(store, "v0", "v1", Settlement({"a": b"told a", "b": b"told b"}, ("c",))) == Committed("v1")
+    assert store.queue.verdict("a") == Verdict(Fate.COMMITTED, b"told a")
+    assert store.queue.verdict("b") == Verdict(Fate.COMMITTED, b"told b")
+    assert store.queue.verdict("c").fate is Fate.RETURNED
+    assert keys(store) == []
+    assert store.queue.verdict("z").fate is Fate.WAITING
+
+
+def test_a_ticket_sent_twice_is_in_the_queue_once(store: Any) -> None:
+    store.queue.put(ticket("a"), LONG)
+    store.queue.put(ticket("a"), LONG)
+    assert keys(store) == ["a"]
+    assert store.queue.verdict("nobody's") is None
+
+
+def test_p1_a_withdrawn_ticket_stops_the_swap_that_has_it(store: Any) -> None:
+    for key in "ab":
+        store.queue.put(ticket(key), LONG)
+    settlement = Settlement({"a": b"", "b": b""}, (), (CommitRecord(UUID, "mine", "d", 1, 1),))
+    assert store.queue.withdraw("a").fate is Fate.WITHDRAWN
+    assert swap(store, "v0", "v1", settlement) == Stale("v0")
+    assert store.read(EVENTS).location == "v0", "its writer has deleted the files by now"
+    assert store.queue.verdict("b").fate is Fate.WAITING
+    assert store.find_commit(UUID, "mine") is None
+    assert swap(store, "v0", "v2", Settlement({"b": b""})) == Committed("v2")
+
+
+def test_p1_a_committed_ticket_cannot_be_withdrawn(store: Any) -> None:
+    store.queue.put(ticket("a"), LONG)
+    assert swap(store, "v0", "v1", Settlement({"a": b"told"})) == Committed("v1")
+    assert store.queue.withdraw("a") == Verdict(Fate.COMMITTED, b"told")
+    assert store.queue.withdraw("nobody's") is None
+
+
+def test_p1_a_lost_swap_decides_nothing(store: Any) -> None:
+    store.queue.put(ticket("a"), LONG)
+    store.queue.put(ticket("b"), LONG)
+    assert swap(store, "another", "v1", Settlement({"a": b""}, ("b",))) == Stale("v0")
+    assert sorted(keys(store)) == ["a", "b"]
+
+
+def test_p2_two_combiners_with_one_ticket_land_it_once(store: Any) -> None:
+    store.queue.put(ticket("a"), LONG)
+    assert swap(store, "v0", "v1", Settlement({"a": b"first"})) == Committed("v1")
+    # The second one has read the new head, and the queue before that: without the guard it would land again.
+    assert swap(store, "v1", "v2", Settlement({"a": b"second"})) == Stale("v1")
+    assert store.queue.verdict("a") == Verdict(Fate.COMMITTED, b"first")
+
+
+def test_p3_a_ticket_past_its_deadline_is_never_committed(store: Any) -> None:
+    store.queue.put(ticket("late"), -1)
+    assert keys(store) == []
+    assert not store.read(EVENTS).is_crowded
+    assert swap(store, "v0", "v1", Settlement({"late": b""})) == Stale("v0")
+    store.queue.extend("late", LONG)
+    assert keys(store) == ["late"], "its writer is alive after all"
+    assert swap(store, "v0", "v2", Settlement({"late": b""})) == Committed("v2")
+
+
+def test_p4_tries_are_counted(store: Any) -> None:
+    store.queue.put(ticket("a"), LONG)
+    store.queue.tried(["a"])
+    store.queue.tried(["a"])
+    (found,) = store.queue.waiting(PLACE, 10)
+    assert found.tries == 2
+    store.queue.give_back(["a"])
+    assert store.queue.verdict("a").fate is Fate.RETURNED
+
+
+def test_a_commit_id_that_is_taken_undoes_the_whole_swap(store: Any) -> None:
+    record = CommitRecord(UUID, "chosen", "digest", 1, 1)
+    assert store.put_commit(record)
+    store.queue.put(ticket("a"), LONG)
+    store.queue.put(ticket("b"), LONG)
+    assert swap(store, "v0", "v1", Settlement({"a": b"", "b": b""}, (), (record,))) == Stale("v0")
+    assert store.queue.count(PLACE) == 2
+
+
+def test_p9_a_commit_in_the_queue_is_found_by_its_id(store: Any) -> None:
+    if isinstance(store, MemoryStore):
+        pytest.skip("its writer is in the same process and knows")
+    store.queue.put(ticket("id"), LONG)
+    assert store.find_commit(UUID, "id") is None
+    assert swap(store, "v0", "v1", Settlement({"id": b"[7, 3, 2, 1, true, 0]"})) == Committed("v1")
+    assert store.find_commit(UUID, "id") == CommitRecord(UUID, "id", "", 7, 3)
+    assert store.find_commit("another", "id") is None
+
+
+def test_a_sleeper_is_woken_by_the_swap_that_takes_its_ticket(store: Any) -> None:
+    mine = ticket("a", wake=store.queue.address())
+    store.queue.put(mine, LONG)
+    woken = threading.Thread(target=store.queue.sleep, args=("a", 3600.0))
+    woken.start()
+    assert swap(store, "v0", "v1", Settlement({"a": b""}, wake=((mine.wake, "a"),))) == Committed("v1")
+    woken.join(60)
+    assert not woken.is_alive()
+
+
+def test_threads_of_one_process_wake_by_their_own_tickets(store: Any) -> None:
+    threads = {}
+    for key in ("a", "b", "c"):
+        store.queue.put(ticket(key, wake=store.queue.address()), LONG)
+        threads[key] = threading.Thread(target=store.queue.sleep, args=(key, 3600.0), daemon=True)
+        threads[key].start()
+    where = store.queue.address()
+    for number, key in enumerate(("c", "a", "b")):
+        settlement = Settlement({key: b""}, wake=((where, key),))
+        assert swap(store, f"v{number}", f"v{number + 1}", settlement) == Committed(f"v{number + 1}")
+        threads[key].join(60)
+        assert not threads[key].is_alive(), f"{key} sleeps on"
+
+
+def test_whoever_cannot_be_woken_is_no_trouble(store: Any) -> None:
+    store.queue.put(ticket("a", wake="frazil-nobody"), LONG)
+    wake = (("frazil-nobody", "a"), ("frazil_nobody", "a"), ("nonsense", "a"), ("", "a"))
+    assert swap(store, "v0", "v1", Settlement({"a": b""}, wake=wake)) == Committed("v1")
+    store.queue.wake(wake)
+    store.queue.sleep("a", 0.01)
+
+
+def test_a_forked_child_is_woken_at_an_address_of_its_own(tmp_path: Path) -> None:
+    with closing(SqliteStore(tmp_path / "catalog.db")) as store:
+        assert store.queue is not None
+        mine = store.queue.address()
+        read, write = os.pipe()
+        if (child := os.fork()) == 0:
+            os.write(write, store.queue.address().encode())
+            os._exit(0)
+        os.waitpid(child, 0)
+        assert os.read(read, 100).decode() not in ("", mine)
+        assert store.queue.address() == mine
+        os.close(read)
+        os.close(write)
+
+
+def test_a_user_without_rights_on_the_queue_commits_without_it(postgres_uri: str) -> None:
+    with closing(PostgresStore(postgres_uri)) as owner, psycopg.connect(postgres_uri, autocommit=True) as connection:
+        owner.create_namespace(("shop",), {})
+        owner.insert(EVENTS, "v0")
+        connection.execute("DROP ROLE IF EXISTS reader_of_all")
+        connection.execute("CREATE ROLE reader_of_all LOGIN PASSWORD 'x'")
+        connection.execute("GRANT SELECT, UPDATE ON iceberg_tables TO reader_of_all")
+        connection.execute("GRANT SELECT ON iceberg_namespace_properties TO reader_of_all")
+        connection.execute("GRANT SELECT, INSERT ON frazil_commits TO reader_of_all")
+        user = postgres_uri.split("://")[1].split("@", maxsplit=1)[0]
+        with closing(PostgresStore(postgres_uri.replace(user, "reader_of_all:x", 1))) as store:
+            assert store.queue is None
+            assert store.read(EVENTS).location == "v0"
+            assert store.find_commit(UUID, "any") is None
+            assert store.swap(EVENTS, "v0", "v1", None) == Committed("v1")
+        connection.execute("DROP OWNED BY reader_of_all")
+        connection.execute("DROP ROLE reader_of_all")
