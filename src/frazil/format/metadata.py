@@ -24,21 +24,31 @@ MAIN = "main"
 READABLE_VERSIONS = (1, 2)
 _REQUIRED = ("table-uuid", "location", "last-updated-ms", "last-column-id")
 _GZIP_MAGIC = b"\x1f\x8b"
+_SNAPSHOTS = b'"snapshots":['
+_END = b"]}"
+_WORTH_KEEPING = 100
+"""Snapshots; fewer are parsed faster than they are compared."""
+_NEWEST = 20
 
 
 class TableMetadata:
     """One metadata.json. Treat ``raw`` as frozen: other heads share parts of it."""
 
-    def __init__(self, raw: Mapping[str, Any]) -> None:
+    def __init__(self, raw: Mapping[str, Any], snapshots_text: bytes = b"") -> None:
         self.raw = raw
+        self._snapshots_text = snapshots_text
+        """The snapshots as the file had them, without the brackets around them; empty: not kept."""
 
     @staticmethod
-    def parse(data: bytes, location: str) -> TableMetadata:
-        """Parse a file's bytes. Raises CorruptMetadata and Unsupported (a version is never half read)."""
+    def parse(data: bytes, location: str, before: TableMetadata | None = None) -> TableMetadata:
+        """Parse a file's bytes. Raises CorruptMetadata and Unsupported (a version is never half read).
+
+        ``before``: an earlier version, with which this one probably shares most of its snapshots.
+        """
         if data[:2] == _GZIP_MAGIC:
             data = gzip.decompress(data)
         try:
-            raw = orjson.loads(data)
+            raw, text = _parsed_after(data, before) or (orjson.loads(data), b"")
         except orjson.JSONDecodeError as error:
             raise CorruptMetadata(
                 f"The metadata file {location} is not valid JSON", evidence=str(error), advice=_RESTORE
@@ -54,10 +64,12 @@ class TableMetadata:
         missing = [key for key in _REQUIRED if key not in raw and not (version == 1 and key == "table-uuid")]
         if missing:
             raise CorruptMetadata(f"The metadata file {location} lacks {', '.join(missing)}", advice=_RESTORE)
-        return TableMetadata(raw)
+        return TableMetadata(raw, text or _snapshots_in(data, raw))
 
     def to_json(self) -> bytes:
-        return orjson.dumps(self.raw)
+        """The file. Its snapshots come last, for those who have read an earlier version of it."""
+        rest = {key: value for key, value in self.raw.items() if key != "snapshots"}
+        return orjson.dumps({**rest, "snapshots": self.raw.get("snapshots") or []})
 
     @property
     def size(self) -> int:
@@ -174,12 +186,21 @@ class TableMetadata:
     def _snapshots(self) -> dict[int, Mapping[str, Any]]:
         return {snapshot["snapshot-id"]: snapshot for snapshot in self.raw.get("snapshots") or ()}
 
+    def _raw_snapshot(self, snapshot_id: int) -> Mapping[str, Any] | None:
+        # Nearly always one of the newest is asked for, and an index of all costs more than to look at those.
+        kept = self.raw.get("snapshots") or ()
+        for snapshot in reversed(kept[-_NEWEST:]):
+            if snapshot["snapshot-id"] == snapshot_id:
+                found: Mapping[str, Any] = snapshot
+                return found
+        return self._snapshots.get(snapshot_id) if len(kept) > _NEWEST else None
+
     def has_snapshot(self, snapshot_id: int) -> bool:
-        return snapshot_id in self._snapshots
+        return self._raw_snapshot(snapshot_id) is not None
 
     def snapshot(self, snapshot_id: int) -> Snapshot | None:
         """The snapshot with this id, or None when it was never here or has expired."""
-        raw = self._snapshots.get(snapshot_id)
+        raw = self._raw_snapshot(snapshot_id)
         return None if raw is None else _snapshot(raw)
 
     def with_snapshot(self, snapshot: Snapshot) -> TableMetadata:
@@ -229,6 +250,40 @@ class TableMetadata:
     def snapshot_log(self) -> list[tuple[int, int]]:
         """(time in ms, snapshot id) each time ``main`` moved, oldest first."""
         return [(entry["timestamp-ms"], entry["snapshot-id"]) for entry in self.raw.get("snapshot-log") or ()]
+
+
+def _parsed_after(data: bytes, before: TableMetadata | None) -> tuple[Any, bytes] | None:
+    """The JSON of ``data`` and the text of its snapshots, of which only those are parsed that came after ``before``.
+
+    None: it does not begin with the same snapshots, or does not end with them, as all files of ours do. Thousands of
+    them may stay while a few are added each time, and every writer reads every version.
+    """
+    start = data.find(_SNAPSHOTS) + len(_SNAPSHOTS)
+    if before is None or not before._snapshots_text or not data.startswith(before._snapshots_text, start):
+        return None
+    after, end = start + len(before._snapshots_text), len(data) - len(_END)
+    separator = data[after : min(after + 1, end)]
+    if separator not in (b"", b",") or not data.endswith(_END):
+        return None
+    try:
+        raw = orjson.loads(data[:start] + _END)
+        new = orjson.loads(b"[" + data[after + len(separator) : end] + b"]")
+    except orjson.JSONDecodeError:
+        return None
+    if not isinstance(raw, dict) or raw.get("snapshots") != []:
+        return None
+    raw["snapshots"] = [*before.raw["snapshots"], *new]
+    return raw, data[start:end]
+
+
+def _snapshots_in(data: bytes, raw: Mapping[str, Any]) -> bytes:
+    """The text of a long list of snapshots, if the file ends with it."""
+    kept = raw.get("snapshots") or ()
+    if len(kept) < _WORTH_KEEPING or not data.endswith(_END):
+        return b""
+    text = orjson.dumps(kept)[1:-1]
+    is_last = data.endswith(text, 0, -len(_END)) and data.endswith(_SNAPSHOTS, 0, -len(_END) - len(text))
+    return text if is_last else b""
 
 
 _RESTORE = (
