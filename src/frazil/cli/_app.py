@@ -290,6 +290,21 @@ def race(
 
 @app.command()
 @verb
+def top(
+    target: Target,
+    place: Annotated[str | None, typer.Argument(metavar="URI", help="The lake; otherwise --uri or FRAZIL_URI.")] = None,
+    interval: Annotated[float, typer.Option("--interval", min=0.05, help="Seconds between two looks.")] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Two looks, one answer, and end.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="The same as --output json; with --once.")] = False,
+) -> None:
+    """Watch the commits of all writers, by table: how many, in which groups, and who waits. Ctrl-C ends it."""
+    from frazil.cli._top import run
+
+    run(target, place, interval, once=once, json=json or target.json)
+
+
+@app.command()
+@verb
 def version(target: Target) -> None:
     """The versions of Frazil and of what it stands on."""
     facts = describe.versions()
