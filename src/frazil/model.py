@@ -217,6 +217,15 @@ class Predicate:
     case_sensitive: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class SharedCommit:
+    """One of the commits whose rows came in one snapshot (rule P17)."""
+
+    commit_id: str
+    rows: int
+    files: int
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Change:
     """What one snapshot did to the one before it."""
@@ -237,6 +246,8 @@ class Change:
     """The sidecar that says where the rows of the removed files went; None: nobody knows."""
     predicate: Predicate | None = None
     """Which rows it was asked to take out, where its writer said so."""
+    commits: tuple[SharedCommit, ...] = ()
+    """Whose rows these are, where several writers share the snapshot."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,9 @@
 
 Without an OpenTelemetry SDK the metrics go nowhere and cost next to nothing. No event holds a predicate, a key or a
 row: those are personal data. Names in Prometheus: ``frazil_commit_attempts_total{operation,outcome}``,
-``frazil_commit_conflict_total{operation,check}``, ``frazil_commit_retries_total{reason}``, ``frazil_commit_seconds``.
+``frazil_commit_conflict_total{operation,check}``, ``frazil_commit_retries_total{reason}``, ``frazil_commit_seconds``;
+of writers who commit together ``frazil_commit_group_size{operation}``, ``frazil_commit_queue_wait_seconds`` and
+``frazil_commit_returned_total``.
 """
 
 from __future__ import annotations
@@ -23,6 +25,18 @@ _retries = _meter.create_counter("frazil_commit_retries", description="Attempts 
 _seconds = _meter.create_histogram(
     "frazil_commit_seconds", description="Time from first look at the head to the outcome"
 )
+# The default boundaries are made for milliseconds: almost every wait and every group would be in one bucket.
+_group_size = _meter.create_histogram(
+    "frazil_commit_group_size",
+    description="Commits that one swap brought",
+    explicit_bucket_boundaries_advisory=tuple(float(2**n) for n in range(10)),
+)
+_queue_wait = _meter.create_histogram(
+    "frazil_commit_queue_wait_seconds",
+    description="Time from a ticket's way into the queue to its fate",
+    explicit_bucket_boundaries_advisory=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0),
+)
+_returned = _meter.create_counter("frazil_commit_returned", description="Tickets given back to their writers")
 
 
 def attempt(
@@ -61,3 +75,22 @@ def finished(operation: str, seconds: float) -> None:
 def refused(operation: str, conflicts: tuple[Conflict, ...]) -> None:
     for conflict in conflicts:
         _conflicts.add(1, {"operation": operation, "check": str(conflict.check)})
+
+
+def grouped(operation: str, size: int) -> None:
+    """A swap landed with so many commits. For whoever swapped: the others of the group have nothing to tell.
+
+    ``operation``: of whoever swapped.
+    """
+    _group_size.record(size, {"operation": operation})
+
+
+def waited(seconds: float) -> None:
+    """A ticket of this process has left the queue, whatever became of it."""
+    _queue_wait.record(seconds)
+
+
+def returned(count: int) -> None:
+    """So many tickets went back to their writers, with the group that this process has swapped."""
+    if count:
+        _returned.add(count)

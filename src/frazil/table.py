@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
+from frazil.commit.group import GROUP_SIZE
 from frazil.commit.intents import SinkMark
-from frazil.commit.loop import Identity, OnPhase, commit, find_commit
-from frazil.commit.operations import MetadataChange, Operation, Write, digest
+from frazil.commit.loop import OnPhase, commit, find_commit
+from frazil.commit.operations import Identity, MetadataChange, Operation, Write, digest
 from frazil.commit.retry import Retry, from_properties
+from frazil.commit.summaries import commits_of
 from frazil.errors import InvalidInput
 from frazil.format.metadata import TableMetadata
 from frazil.format.storage import Storage
-from frazil.model import Commit, Ident
+from frazil.model import Commit, Ident, SharedCommit
 from frazil.on_spark.session import chosen as chosen_session
 from frazil.read.changes import Moment
 from frazil.runtime import Runtime
@@ -122,6 +124,12 @@ class Table(Verbs):
     def _metadata(self) -> TableMetadata:
         return self._lake.catalog.load(self._ident).metadata
 
+    def _shared_commits(self, metadata: TableMetadata) -> Mapping[int, tuple[SharedCommit, ...]]:
+        numbers = [each.sequence_number for each in metadata.snapshots() if GROUP_SIZE in each.summary]
+        if not numbers:
+            return {}
+        return commits_of(self._lake.catalog.find_changes(metadata.uuid, min(numbers) - 1, max(numbers)))
+
     def _identity(self, commit_id: str | None, verb: str, **parameters: object) -> Identity:
         if commit_id is not None and (not isinstance(commit_id, str) or not commit_id.strip() or len(commit_id) > 200):
             raise InvalidInput(f"commit_id must be a text of 1 to 200 characters, not {commit_id!r}")
@@ -137,6 +145,7 @@ class Table(Verbs):
 
     def _finish(self, call: Call, write: Write) -> Commit:
         before = () if write.is_empty else call.before
+        write = replace(write, own_snapshot=call.own_snapshot)
         done = self._commit([*before, write], call.identity, call.retry, call.on_phase)
         return replace(done, elapsed=self._lake.runtime.monotonic() - call.started, engine=call.engine.name)
 

@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from frazil.commit import binding
 from frazil.commit.intents import Intent
-from frazil.commit.loop import Identity
-from frazil.commit.operations import MetadataChange
+from frazil.commit.operations import Identity, MetadataChange
 from frazil.commit.retry import Retry
 from frazil.errors import InvalidInput
 from frazil.format.evolution import Name

@@ -17,7 +17,7 @@ from frazil.errors import CorruptMetadata
 from frazil.format.filters import Filter, parse_filter
 from frazil.format.metadata import MAIN, TableMetadata
 from frazil.format.storage import Storage
-from frazil.model import Lineage, Snapshot
+from frazil.model import Lineage, SharedCommit, Snapshot
 from frazil.on_spark.session import chosen as chosen_session
 from frazil.read.changes import Changes, Moment, find_snapshot, steps_between
 from frazil.read.scan import Scan, ScannedFile, resolve_snapshot
@@ -36,6 +36,8 @@ class HistoryEntry:
     summary: Mapping[str, str]
     is_current_ancestor: bool
     """False: a rollback or another branch left this snapshot outside the branch's history."""
+    commits: tuple[SharedCommit, ...] = ()
+    """Whose rows it brought: several where writers share it. Empty: another engine's, or nobody knows any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,15 @@ class PartitionEntry:
     rows: int
     """As the files have them, rows that delete files take out included."""
     bytes: int
+
+
+def commits_in(snapshot: Snapshot) -> tuple[SharedCommit, ...]:
+    """The commit that a snapshot of its own names."""
+    commit_id = snapshot.summary.get(records.COMMIT_ID)
+    if commit_id is None:
+        return ()
+    rows, files = (int(snapshot.summary.get(key, "0")) for key in ("added-records", "added-data-files"))
+    return (SharedCommit(commit_id, rows, files),)
 
 
 class TableReads:
@@ -153,6 +164,7 @@ class TableReads:
         """Every snapshot still kept, oldest first."""
         metadata = self._metadata()
         current = {each.snapshot_id for each in metadata.ancestors(metadata.ref_snapshot_id(MAIN))}
+        shared = self._shared_commits(metadata)
         return [
             HistoryEntry(
                 snapshot_id=each.snapshot_id,
@@ -162,9 +174,14 @@ class TableReads:
                 operation=each.operation,
                 summary=dict(each.summary),
                 is_current_ancestor=each.snapshot_id in current,
+                commits=shared.get(each.snapshot_id) or commits_in(each),
             )
             for each in metadata.snapshots()
         ]
+
+    def _shared_commits(self, metadata: TableMetadata) -> Mapping[int, tuple[SharedCommit, ...]]:  # noqa: ARG002
+        """By snapshot id, the commits that share a snapshot, as far as the catalog still knows them."""
+        return {}
 
     def snapshot(self, ref: str = MAIN) -> Snapshot | None:
         """The newest snapshot of a branch (or the one a tag names); None while the table is empty."""

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from frazil.catalog.base import Head
 from frazil.commit.chain import Chain, Refused
-from frazil.commit.loop import Identity, commit, conflict_error
+from frazil.commit.loop import commit, conflict_error
 from frazil.commit.metadata_changes import pin
-from frazil.commit.operations import Base, Kind, MetadataChange, Operation, Read, Write, digest
+from frazil.commit.operations import Base, Identity, Kind, MetadataChange, Operation, Read, Write, digest
 from frazil.commit.retry import Retry, from_properties
 from frazil.errors import InvalidInput, NoSuchTable, Unsupported
 from frazil.format.filters import Filter

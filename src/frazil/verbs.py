@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from frazil.commit.binding import make_schema_union
 from frazil.commit.intents import Intent, UnpartitionedSpec
-from frazil.commit.loop import Identity, OnPhase
+from frazil.commit.loop import OnPhase
 from frazil.commit.metadata_changes import metadata_change, pin
-from frazil.commit.operations import MetadataChange, OnDeleted, Write
+from frazil.commit.operations import Identity, MetadataChange, OnDeleted, Write
 from frazil.commit.retry import Retry, from_properties
 from frazil.dml.cherry_pick import cherry_pick
 from frazil.dml.engine import ARROW, Engine, EngineName
@@ -64,6 +64,7 @@ class WriteOptions(TypedDict, total=False):
     on_deleted: OnDeleted | None
     """What becomes of appended rows that somebody deleted meanwhile: abort, keep or drop them."""
     own_snapshot: bool
+    """Do not share a snapshot with others who append at the same moment."""
     dry_run: bool
     engine: EngineName | None
     on_phase: OnPhase | None
@@ -80,6 +81,7 @@ class Call:
     on_phase: OnPhase | None
     merge_schema: bool
     dry_run: bool
+    own_snapshot: bool = False
     before: tuple[MetadataChange, ...] = ()
     """Changes of the table that go into the same commit, ahead of the rows."""
     started: float = 0.0
@@ -472,6 +474,7 @@ class Verbs(TableChanges):
             on_phase=checked.get("on_phase"),
             merge_schema=checked.get("merge_schema", False),
             dry_run=checked.get("dry_run", False),
+            own_snapshot=checked.get("own_snapshot", False),
             started=started,
             found=self._find(identity, metadata, branch),
             engine=engine,

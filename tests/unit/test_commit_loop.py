@@ -15,8 +15,8 @@ from frazil.catalog.base import Catalog, Committed, Outcome, Prepared, Stale, Un
 from frazil.catalog.memory import MemoryStore
 from frazil.catalog.pointer import PointerCatalog
 from frazil.commit.intents import ExpireSnapshots, NewRef, PropertyChange
-from frazil.commit.loop import CommitContext, Identity, Phase, commit
-from frazil.commit.operations import MetadataChange, Write
+from frazil.commit.loop import CommitContext, Phase, commit
+from frazil.commit.operations import Identity, MetadataChange, Write
 from frazil.commit.retry import Retry
 from frazil.errors import (
     CatalogUnavailable,
@@ -139,6 +139,8 @@ class World:
 @pytest.fixture
 def world() -> World:
     storage, time, store = Storage(), VirtualTime(), MemoryStore()
+    # Attempts alone: who meets others is tested in test_groups.py.
+    store.queue = None
     store.create_namespace(("ns",), {})
     referee = Referee(PointerCatalog(store, storage, time.runtime()))
     referee.create(IDENT, metadata())

@@ -27,9 +27,8 @@ from frazil.commit.intents import (
     SinkMark,
     UnpartitionedSpec,
 )
-from frazil.commit.loop import Identity
 from frazil.commit.metadata_changes import metadata_change, pin
-from frazil.commit.operations import MetadataChange, digest
+from frazil.commit.operations import Identity, MetadataChange, digest
 from frazil.commit.retry import Retry
 from frazil.errors import InvalidInput, SchemaMismatch, Unsupported
 from frazil.format.evolution import bind

@@ -7,9 +7,10 @@ top of the ones before it, and all of them go into one new metadata file.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Protocol
 
-from frazil.catalog.base import Catalog, ChangeRecord, CommitRecord, Head, Proposal
+from frazil.catalog.base import Catalog, ChangeRecord, CommitRecord, Dropped, Head, Proposal, Settlement
 from frazil.commit import summaries
 from frazil.commit.carry import Carried
 from frazil.commit.checks import Check
@@ -18,7 +19,7 @@ from frazil.commit.history import History, history
 from frazil.commit.intents import IntentConflict
 from frazil.commit.look import Looking
 from frazil.commit.manifests import FilesMissing, OperationManifests, missing_files
-from frazil.commit.metadata_changes import metadata_change
+from frazil.commit.metadata_changes import metadata_change, removing
 from frazil.commit.operations import MetadataChange, Operation, Write
 from frazil.commit.rebase import (
     Effect,
@@ -31,12 +32,13 @@ from frazil.commit.rebase import (
     snapshot_json,
     write_requirements,
 )
+from frazil.commit.retention import gone_with_a_commit
 from frazil.errors import CommitFailed, CorruptMetadata, Unsupported
 from frazil.format.metadata import MAIN, TableMetadata
 from frazil.format.properties import ORPHAN_GRACE
 from frazil.format.storage import Storage
 from frazil.format.updates import apply, next_time_ms
-from frazil.model import Change, Conflict, Content, Ident, Predicate, Snapshot
+from frazil.model import Change, Conflict, Content, Ident, Predicate, SharedCommit, Snapshot
 from frazil.runtime import Runtime
 
 
@@ -60,13 +62,37 @@ class Draft:
     sequence_number: int
     written: tuple[str, ...] = ()
     counts: Mapping[str, int] = field(default_factory=dict)
+    unused: tuple[str, ...] = ()
+    """Those of ``written`` that nobody needs once it has landed."""
+    is_shared: bool = False
+    """Others' rows are in the same snapshot."""
+    boarded: Boarded | None = None
+    dropped: Dropped | None = None
 
-    def proposal(self, record: CommitRecord | None) -> Proposal:
-        return Proposal(self.updates, self.requirements, record, self.changes)
+    def proposal(self, record: CommitRecord | None, settlement: Settlement | None = None) -> Proposal:
+        return Proposal(self.updates, self.requirements, record, self.changes, settlement, self.dropped)
+
+
+@dataclass(frozen=True, slots=True)
+class Boarded:
+    """Others' operations that are committed with one's own."""
+
+    outcomes: Mapping[str, tuple[int, int, int, bool, int]]
+    """Ticket → snapshot id, sequence number, place in the group, whether it shares its snapshot, rebased over."""
+    returned: tuple[str, ...]
+    records: tuple[CommitRecord, ...]
+    sleepers: tuple[tuple[str, str], ...]
+
+
+class Passengers(Protocol):
+    """Those who wait to be taken along (``group.py``)."""
+
+    def board(self, building: Building, mine: Step | None) -> Boarded:
+        """Put them on top of what is built; ``mine`` is a step that shares its snapshot with them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Step:
+class Step:
     """A write of the chain with what its attempts share."""
 
     write: Write
@@ -80,24 +106,30 @@ class Chain:
     """The operations of one commit, over all of its attempts."""
 
     def __init__(
-        self, ident: Ident, operations: Sequence[Operation], catalog: Catalog, storage: Storage, runtime: Runtime
+        self,
+        ident: Ident,
+        operations: Sequence[Operation],
+        catalog: Catalog,
+        storage: Storage,
+        runtime: Runtime,
+        look: type[Looking] = Looking,
     ) -> None:
         self._ident = ident
         self._catalog = catalog
         self._storage = storage
         self._runtime = runtime
         self._steps = [
-            _Step(
+            Step(
                 operation,
                 operation.snapshot_id or runtime.new_snapshot_id(),
                 OperationManifests(operation, storage, runtime),
-                Looking(storage, operation, _added_before(operations[:number])),
+                look(storage, operation, _added_before(operations[:number])),
             )
             if isinstance(operation, Write)
             else operation
             for number, operation in enumerate(operations)
         ]
-        self._writes = [step for step in self._steps if isinstance(step, _Step)]
+        self._writes = [step for step in self._steps if isinstance(step, Step)]
         # A transaction's reads may be a step of their own, which writes nothing.
         self._real = [step for step in self._writes if not step.write.is_empty] or self._writes
 
@@ -114,16 +146,25 @@ class Chain:
     def branch(self) -> str:
         return self._real[-1].write.branch if self._real else MAIN
 
-    def draft(self, head: Head, identity: Mapping[str, str], attempt: int) -> Draft | None:
-        """Build on this head; None: there is nothing left to do. Raises Refused, and CommitFailed for lost files."""
+    def draft(
+        self, head: Head, identity: Mapping[str, str], attempt: int, passengers: Passengers | None = None
+    ) -> Draft | None:
+        """Build on this head; None: there is nothing left to do. Raises Refused, and CommitFailed for lost files.
+
+        Passengers come on top of the own operations, which are checked against the head alone.
+        """
         self._check_files(head.metadata)
-        building = _Building(head, identity, attempt)
+        building = Building(head, identity, attempt)
         try:
-            for step in self._steps:
-                if isinstance(step, MetadataChange):
-                    self._add_change(step, building)
-                else:
-                    self._add_write(step, building)
+            mine = None if passengers is None else self._shared(building)
+            if mine is None:
+                for step in self._steps:
+                    if isinstance(step, MetadataChange):
+                        self._add_change(step, building)
+                    else:
+                        self._add_write(step, building)
+            if passengers is not None and (mine is not None or building.updates):
+                building.boarded = passengers.board(building, mine)
         except FilesMissing as missing:
             self._storage.delete(building.written)
             raise Refused((_missing(missing),)) from missing
@@ -133,7 +174,33 @@ class Chain:
         except BaseException:
             self._storage.delete(building.written)
             raise
-        return building.draft() if building.updates else None
+        if not building.updates:
+            return None
+        keeps = self._catalog.capabilities.keeps_changes
+        if keeps:
+            building.let_go()
+        return building.draft(keeps_changes=keeps)
+
+    def _shared(self, building: Building) -> Step | None:
+        """My one step, if others' rows may come in the same snapshot."""
+        if len(self._steps) != 1 or not self._writes or not self._writes[0].write.may_share_a_snapshot:
+            return None
+        return self._writes[0] if self.stands(building) else None
+
+    def stands(self, building: Building) -> bool:
+        """Whether the one write can be committed exactly as it was staged. Raises Refused."""
+        (step,) = self._writes
+        return self._checked(step, building)[0].is_unmoved(step.write)
+
+    def add_alone(self, building: Building) -> int:
+        """Put the one write of another writer on top, with a snapshot of its own, whose id is returned."""
+        (step,) = self._writes
+        try:
+            self._add_write(step, building)
+        finally:
+            building.written.extend(step.manifests.written)
+        building.unused.extend(step.manifests.unused)
+        return step.snapshot_id
 
     def _check_files(self, metadata: TableMetadata) -> None:
         """Those who clean up may have taken the files of an old operation for orphans (rule P35)."""
@@ -154,14 +221,14 @@ class Chain:
                 f"{ORPHAN_GRACE} says, and a write must not take as long as that",
             )
 
-    def _add_change(self, operation: MetadataChange, building: _Building) -> None:
+    def _add_change(self, operation: MetadataChange, building: Building) -> None:
         _refuse_any(head_conflicts(operation, building.metadata))
         change = metadata_change(operation, building.metadata, building.head.now_ms)
         if change is not None:
             building.add(*change)
             building.count("changed", 1)
 
-    def _add_write(self, step: _Step, building: _Building) -> None:
+    def _add_write(self, step: Step, building: Building) -> None:
         write, metadata = step.write, building.metadata
         if write.is_empty and len(self._steps) == 1:
             # It found nothing to do and does nothing: as if it had come before everything that landed since.
@@ -183,34 +250,20 @@ class Chain:
             copies_number=read,
             attempt=building.attempt,
         )
-        manifest_list, effect = step.manifests.write_list(metadata, parent, carried, place)
-        building.written.append(manifest_list)
-        snapshot = snapshot_json(
-            write,
-            effect,
-            metadata,
-            parent,
-            place,
-            timestamp_ms=next_time_ms(metadata, building.head.now_ms),
-            manifest_list=manifest_list,
-            identity=building.identity,
-        )
-        building.add(add_snapshot(metadata, write.branch, snapshot), write_requirements(write, building.head.metadata))
-        building.snapshot_id = step.snapshot_id
-        building.count_effect(write, carried, effect)
-        if self._catalog.capabilities.keeps_changes:
-            building.keep(write, change_of(write, effect, place))
+        effect = building.put(step, carried, parent, place)
+        if building.boarding is None:
+            building.count_effect(write, carried, effect)
 
     def check(self, head: Head) -> None:
         """Raise Refused if what was read is not so any more; nothing is built."""
-        building = _Building(head, {}, attempt=0)
+        building = Building(head, {}, attempt=0)
         for step in self._writes:
             self._checked(step, building)
 
-    def _checked(self, step: _Step, building: _Building) -> tuple[Carried, History]:
+    def _checked(self, step: Step, building: Building) -> tuple[Carried, History]:
         write, metadata, found = step.write, building.metadata, building.head.metadata
         _refuse_any(head_conflicts(write, metadata, found))
-        since = self._history(write, found)
+        since = self._history(write, building)
         carried, conflicts = row_conflicts(write, since, step.looking.at(metadata, found), metadata, found)
         if not since.base_is_ancestor or (since.changes and step is not self._real[0]):
             # What the files of another history need, nobody has looked at; and a delete by key of an earlier step
@@ -219,13 +272,15 @@ class Chain:
         _refuse_any((*conflicts, *self._later_step_conflicts(step, carried, since, building)))
         return carried, since
 
-    def _history(self, write: Write, head: TableMetadata) -> History:
+    def _history(self, write: Write, building: Building) -> History:
+        head = building.head.metadata
         if write.branch != MAIN and write.branch not in head.refs:
             # Made by this very commit: nobody else can have written to it.
             return History((), base_is_ancestor=True)
-        if not _looks_back(write, head):
+        if not _looks_back(write, building.metadata if building.others else head):
             return History((), base_is_ancestor=True)
-        return history(self._storage, head, write.branch, write.base, self._kept_changes(head))
+        landed = history(self._storage, head, write.branch, write.base, self._kept_changes(head))
+        return replace(landed, changes=(*landed.changes, *building.others))
 
     def _kept_changes(self, head: TableMetadata) -> summaries.Source:
         def find(after: int, up_to: int) -> Mapping[int, Change | Predicate]:
@@ -234,7 +289,7 @@ class Chain:
         return find
 
     def _later_step_conflicts(
-        self, step: _Step, carried: Carried, since: History, building: _Building
+        self, step: Step, carried: Carried, since: History, building: Building
     ) -> tuple[Conflict, ...]:
         """Steps of one transaction name each other's files, so none of them may move under the others."""
         if len(self._real) == 1 or not since.changes:
@@ -260,24 +315,19 @@ class Chain:
             ),
         )
 
-    def _stands_alone(self, step: _Step) -> bool:
+    def _stands_alone(self, step: Step) -> bool:
         """No other step names the files that this one takes rows out of, or those that it adds."""
         mine = _names(step.write)
         return all(mine.isdisjoint(_names(other.write)) for other in self._writes if other is not step)
 
     def _parent(self, metadata: TableMetadata, branch: str) -> Snapshot | None:
-        """The snapshot to build on. What cannot be resolved is refused: "no parent" would drop every earlier row."""
-        parent = metadata.head_snapshot(branch)
-        if parent is None and metadata.ref_snapshot_id(branch) is not None:
-            raise CorruptMetadata(f"The branch {branch!r} of {self._ident} names a snapshot that is not kept")
-        if parent is not None and parent.manifest_list is None:
-            raise Unsupported(
-                f"The newest snapshot of {self._ident} keeps its manifests in the metadata file, as v1 did",
-                advice="Commit once with another engine, which writes a manifest list",
-            )
-        return parent
+        return parent_of(self._ident, metadata, branch)
 
     # Clean-up
+
+    def keep_rows(self) -> None:
+        for step in self._writes:
+            step.manifests.keep_rows()
 
     def remove_unused(self) -> None:
         for step in self._writes:
@@ -295,7 +345,7 @@ class Chain:
             self._storage.delete(step.write.staged_paths)
 
 
-class _Building:
+class Building:
     """One attempt, growing operation by operation."""
 
     def __init__(self, head: Head, identity: Mapping[str, str], attempt: int) -> None:
@@ -305,10 +355,20 @@ class _Building:
         self.metadata = head.metadata
         self.updates: list[Json] = []
         self.written: list[str] = []
+        self.unused: list[str] = []
+        self.others: list[Change] = []
+        """What other members of the group do, for those who come after them."""
+        self.boarding: Mapping[str, str] | None = None
+        """The identity of the other writer whose operation is being added; None: it is my own."""
+        self.boarded: Boarded | None = None
+        self.is_shared = False
+        self.dropped: Dropped | None = None
+        self.kept: list[Change] = []
         self.snapshot_id: int | None = None
         self.steps = 0
         self._requirements: list[Json] = []
-        self._changes: list[ChangeRecord] = []
+        self.sequence_number: int | None = None
+        """Of my own newest snapshot, where others' come after it."""
         self._counts: dict[str, int] = {}
 
     def add(self, updates: Sequence[Json], requirements: Sequence[Json]) -> None:
@@ -323,6 +383,12 @@ class _Building:
     def count(self, key: str, number: int) -> None:
         self._counts[key] = self._counts.get(key, 0) + number
 
+    def count_rows(self, write: Write) -> None:
+        """All of a write that only adds."""
+        self.count("rows_inserted", write.rows.inserted)
+        self.count("files_added", len(write.added))
+        self.count("bytes_written", sum(file.file_size_in_bytes for file in write.added))
+
     def count_effect(self, write: Write, carried: Carried, effect: Effect) -> None:
         self.count("rows_inserted", write.rows.inserted - carried.dropped)
         self.count("rows_updated", write.rows.updated)
@@ -331,21 +397,70 @@ class _Building:
         self.count("files_removed", len(effect.removed) + len(effect.removed_deletes))
         self.count("bytes_written", effect.bytes_written)
 
-    def keep(self, write: Write, change: Change) -> None:
-        body = summaries.encode(change)
-        if body is not None:
-            self._changes.append(ChangeRecord(write.table_uuid, change.snapshot_id, change.sequence_number, body))
+    def put(
+        self,
+        step: Step,
+        carried: Carried,
+        parent: Snapshot | None,
+        place: Place,
+        commits: tuple[SharedCommit, ...] = (),
+    ) -> Effect:
+        """Write a snapshot's manifests, and put it on top of its branch."""
+        write, metadata = step.write, self.metadata
+        manifest_list, effect = step.manifests.write_list(metadata, parent, carried, place)
+        self.written.append(manifest_list)
+        snapshot = snapshot_json(
+            write,
+            effect,
+            metadata,
+            parent,
+            place,
+            timestamp_ms=next_time_ms(metadata, self.head.now_ms),
+            manifest_list=manifest_list,
+            identity=self.identity if self.boarding is None else self.boarding,
+        )
+        self.add(add_snapshot(metadata, write.branch, snapshot), write_requirements(write, self.head.metadata))
+        if self.boarding is None:
+            self.snapshot_id, self.sequence_number = place.snapshot_id, place.sequence_number
+        self.kept.append(replace(change_of(write, effect, place), commits=commits))
+        return effect
 
-    def draft(self) -> Draft:
+    def let_go(self) -> None:
+        """Snapshots that have had their time (rule P18). Their manifest lists are noted for those who remove files."""
+        gone = gone_with_a_commit(self.metadata, self.head.now_ms)
+        if gone.snapshot_ids:
+            lists = (each.manifest_list for each in map(self.metadata.snapshot, gone.snapshot_ids) if each is not None)
+            self.dropped = Dropped(self.metadata.uuid, tuple(each for each in lists if each is not None))
+            self.add(removing(gone, self.metadata), ())
+
+    def draft(self, *, keeps_changes: bool) -> Draft:
+        changes = (summaries.to_record(self.head.metadata.uuid, each) for each in self.kept if keeps_changes)
         return Draft(
             updates=tuple(self.updates),
             requirements=distinct(self._requirements),
-            changes=tuple(self._changes),
+            changes=tuple(each for each in changes if each is not None),
             snapshot_id=self.snapshot_id,
-            sequence_number=self.metadata.last_sequence_number,
+            sequence_number=self.sequence_number or self.metadata.last_sequence_number,
             written=tuple(self.written),
             counts=self._counts,
+            unused=tuple(self.unused),
+            is_shared=self.is_shared,
+            boarded=self.boarded,
+            dropped=self.dropped,
         )
+
+
+def parent_of(ident: Ident, metadata: TableMetadata, branch: str) -> Snapshot | None:
+    """The snapshot to build on. What cannot be resolved is refused: "no parent" would drop every earlier row."""
+    parent = metadata.head_snapshot(branch)
+    if parent is None and metadata.ref_snapshot_id(branch) is not None:
+        raise CorruptMetadata(f"The branch {branch!r} of {ident} names a snapshot that is not kept")
+    if parent is not None and parent.manifest_list is None:
+        raise Unsupported(
+            f"The newest snapshot of {ident} keeps its manifests in the metadata file, as v1 did",
+            advice="Commit once with another engine, which writes a manifest list",
+        )
+    return parent
 
 
 def _added_before(operations: Sequence[Operation]) -> frozenset[str]:

@@ -187,6 +187,26 @@ class Looking:
         return tasks[0].file, rows
 
 
+class NeedsLook(Exception):
+    """Statistics cannot decide, and only the operation's own writer opens files for it (rule P4)."""
+
+
+class Glance(Looking):
+    """Implements ``Look`` for an operation of another writer: by statistics alone, without opening a file."""
+
+    def _reading(self) -> Reading:
+        raise NeedsLook
+
+    def positions(self, deletes: DataFile) -> Mapping[str, BitMap64]:  # noqa: ARG002 - the seam's
+        raise NeedsLook
+
+    def lineage(self, path: str) -> Lineage | None:  # noqa: ARG002 - the seam's
+        raise NeedsLook
+
+    def live_rows(self, path: str) -> BitMap64 | None:  # noqa: ARG002 - the seam's
+        raise NeedsLook
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Asked:
     """A condition by which somebody deleted rows, with its test on statistics."""

@@ -4,13 +4,18 @@
                   │ read head → landed already? → checks → build → prepare → swap │
                   └─ Stale: wait, again   Unknown: find out   conflict: stop ─────┘
 
+Who meets other writers of a table stands in line with them (``line.py``), and whoever has the turn commits for all
+(``group.py``).
+
 Rows are staged before the loop and never rewritten by it. Everything an attempt computes from a head dies with the
 attempt, except the operation's own manifests, which depend on no head.
 """
 
 from __future__ import annotations
 
+import contextlib
 import enum
+import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -21,16 +26,30 @@ from frazil.catalog.base import (
     Catalog,
     CommitRecord,
     Committed,
+    Fate,
     Head,
     Outcome,
     Prepared,
     Stale,
     Unknown,
+    Verdict,
 )
-from frazil.catalog.records import COMMIT_DIGEST, COMMIT_ID, find_record
+from frazil.catalog.records import COMMIT_ID, find_record
 from frazil.commit.chain import Chain, Draft, Refused
-from frazil.commit.operations import Operation, Write
+from frazil.commit.group import (
+    GROUP_SIZE,
+    MOST_TICKETS,
+    Group,
+    Told,
+    counts_of,
+    old_ones,
+    settlement_of,
+    summary_identity,
+)
+from frazil.commit.line import Line
+from frazil.commit.operations import Identity, Operation, Write
 from frazil.commit.retry import Retry
+from frazil.commit.tickets import travels
 from frazil.errors import (
     CatalogUnavailable,
     CommitUnknown,
@@ -46,7 +65,7 @@ from frazil.errors import (
 )
 from frazil.format.metadata import MAIN, TableMetadata
 from frazil.format.storage import Storage
-from frazil.model import Commit, Conflict, Ident
+from frazil.model import Commit, Conflict, Ident, Snapshot
 from frazil.runtime import SYSTEM, Runtime
 
 
@@ -57,23 +76,16 @@ class Phase(enum.StrEnum):
     PREPARED = "prepared"
     SWAPPED = "swapped"
     WAITING = "waiting"
+    QUEUED = "queued"
+    """Its ticket is in the queue."""
 
 
 _TURN_PATIENCE_S = 10.0
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _SHOWN = 10
 """Conflicts spelled out in a message; all of them are in the error's list."""
 
 OnPhase = Callable[[Phase, int], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """Which commit this is, over all attempts, processes and crashes."""
-
-    commit_id: str
-    digest: str
-    given: bool
-    """The caller chose the id, so it is looked up before anything is sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +168,10 @@ class _Fate(enum.Enum):
     LANDED = "it is committed"
 
 
+class _Crowded(Exception):
+    """Others stand in line: to go ahead of them would make all of them lose."""
+
+
 class _Loop:
     """One operation's way to its outcome. Lives for one call."""
 
@@ -176,6 +192,22 @@ class _Loop:
         self._found_in: TableMetadata | None = None
         self._fate = _Fate.OPEN
         self._sent: Draft | None = None
+        self._line = self._stand_in_line()
+        self._is_queued = False
+
+    def _stand_in_line(self) -> Line | None:
+        queue = self._catalog.queue
+        if queue is None or self._retry.tries == 1:
+            return None
+        return Line(
+            self._context.ident,
+            self._catalog,
+            queue,
+            self._runtime,
+            self._request.table_uuid,
+            travels(self._request.operations),
+            self._identity,
+        )
 
     def run(self) -> Commit:
         try:
@@ -183,8 +215,7 @@ class _Loop:
                 self._attempt += 1
                 began = self._runtime.monotonic()
                 try:
-                    with self._turn():
-                        done = self._try_once(began)
+                    done = self._attempted(began)
                 except (CatalogUnavailable, StorageError) as fault:
                     if isinstance(fault, DiskFull | CorruptMetadata):
                         raise
@@ -196,8 +227,106 @@ class _Loop:
                     return done
                 self._repeat_after_loss()
         except BaseException as error:
+            done = self._left_the_line(error)
+            if done is not None:
+                return done
             self._clean_up_after(error)
             raise
+
+    def _attempted(self, began: float) -> Commit | None:
+        line, now = self._line, self._runtime.monotonic()
+        if line is None:
+            with self._turn():
+                return self._try_once(began)
+        if line.ticket is None and not self._lost and not line.traffic.is_busy(line.place, now):
+            with contextlib.suppress(_Crowded):
+                return self._try_once(began)
+            line.traffic.met_others(line.place, now)
+        if line.needs_its_writer:
+            self._look_ahead()
+        found = line.turn_or_fate(self._check_time)
+        if isinstance(found, Verdict):
+            return self._decided(found, began)
+        try:
+            line.gather()
+            return self._try_once(began, line)
+        finally:
+            found()
+            with contextlib.suppress(FrazilError):
+                line.wake_next()
+
+    def _look_ahead(self) -> None:
+        """What has to be read for my checks is read while others have the turn; it is remembered (rule P4)."""
+        try:
+            self._chain.check(self._catalog.load(self._context.ident))
+        except (Refused, CorruptMetadata):
+            # The attempt finds it, too, and says it properly.
+            return
+
+    def _decided(self, verdict: Verdict, began: float) -> Commit | None:
+        """Somebody else has decided about my ticket. None: it is mine again."""
+        if verdict.fate is Fate.COMMITTED:
+            self._fate = _Fate.LANDED
+            self._log("committed", began, "with others")
+            return self._told(Told.decode(verdict.outcome))
+        # It needs a look at files, or conflicts; both are for me to find out, and nobody else gets it now.
+        return None
+
+    def _told(self, told: Told) -> Commit:
+        """Another writer committed it, with others."""
+        assert self._line is not None
+        self._line.traffic.met_others(self._line.place, self._runtime.monotonic(), told.group_size)
+        self._chain.keep_rows()
+        self._chain.remove_unused()
+        (write,) = (each for each in self._request.operations if isinstance(each, Write))
+        done = Commit(
+            snapshot_id=told.snapshot_id,
+            sequence_number=told.sequence_number,
+            commit_id=self._identity.commit_id,
+            attempts=self._attempt,
+            rebased_over=told.rebased_over,
+            group_size=told.group_size,
+            group_index=told.group_index,
+            shared=told.shared,
+            elapsed=self._elapsed(),
+        )
+        counts: dict[str, Any] = counts_of(write)
+        return replace(done, **counts)
+
+    def _left_the_line(self, error: BaseException) -> Commit | None:
+        """On the way out with an error: nobody may commit the operation any more, or it is known what they did (P3)."""
+        line = self._line
+        if line is None or line.ticket is None:
+            return None
+        self._fate = _Fate.IN_DOUBT
+        try:
+            verdict = line.take_back()
+        except FrazilError as unknown:
+            if isinstance(error, Exception) and not isinstance(error, CommitUnknown):
+                raise CommitUnknown(
+                    f"Nobody can say whether this {self._name} on {self._context.ident} was committed",
+                    commit_id=self._identity.commit_id,
+                    evidence=unknown.problem,
+                    advice=f"Nothing was deleted. Send it again with commit_id={self._identity.commit_id!r}: "
+                    "it is found if it landed, and committed if it did not",
+                ) from error
+            return None
+        if verdict.fate is Fate.COMMITTED:
+            self._fate = _Fate.LANDED
+            done = self._told(Told.decode(verdict.outcome))
+            if isinstance(error, Exception):
+                return done
+            error.add_note(f"commit id {self._identity.commit_id} was committed all the same")
+            return None
+        self._fate = _Fate.OPEN
+        if isinstance(error, CommitUnknown):
+            # My own swap would have taken the ticket with it: it has not landed and never will.
+            raise CatalogUnavailable(
+                f"The {self._name} on {self._context.ident} was not committed: the catalog did not answer",
+                evidence=error.evidence,
+                advice="Call again",
+            ) from error
+        return None
 
     def _turn(self) -> AbstractContextManager[None]:
         # The first attempt goes ahead at once. Who has lost a race takes turns with the others who have: attempts that
@@ -207,35 +336,82 @@ class _Loop:
         left = _TURN_PATIENCE_S if self._retry.total_s is None else self._retry.total_s - self._elapsed()
         return self._catalog.turn(self._context.ident, max(0.0, min(left, _TURN_PATIENCE_S)))
 
-    def _try_once(self, began: float) -> Commit | None:
-        """One attempt. None: the race was lost, for certain, and nothing of the attempt is left."""
+    def _try_once(self, began: float, line: Line | None = None) -> Commit | None:
+        """One attempt. None: the race was lost, for certain, and nothing of the attempt is left.
+
+        ``line``: I have the turn, and take along who stands in line.
+        """
         head = self._catalog.load(self._context.ident)
         if self._base is None:
             self._base = head.metadata
         self._phase(Phase.HEAD_READ)
+        if head.is_crowded and line is None and self._line is not None:
+            raise _Crowded
         if self._landed(head.metadata):
             self._fate = _Fate.LANDED
             self._found_in = head.metadata
             return self._success(head.metadata)
-        if self._identity.given:
-            found = find_commit(self._catalog, head.metadata, self._identity, self._branch)
-            if found is not None:
-                if found.snapshot_id not in self._chain.snapshot_ids:
-                    self._chain.remove_everything()
-                self._fate = _Fate.LANDED
-                return replace(found, attempts=self._attempt, elapsed=self._elapsed())
-        draft = self._build_on(head, began)
+        if self._identity.given and (earlier := self._done_before(head)) is not None:
+            return earlier
+        draft = self._build_on(head, began, None if line is None else self._group(line))
         if draft is None:
             return self._nothing_to_do(head)
         prepared = self._prepare(head, draft)
         outcome = self._settled(self._swap(prepared, draft), prepared, draft)
+        if prepared.proposal.settlement is not None and self._catalog.queue is not None:
+            self._catalog.queue.conclude(prepared.proposal.settlement, outcome)
         self._phase(Phase.SWAPPED)
         return self._conclude(outcome, prepared, draft, began)
+
+    def _group(self, line: Line) -> Group | None:
+        """Those who stand in line, read after the head (rule P2)."""
+        queue = self._catalog.queue
+        assert queue is not None
+        mine = None if line.ticket is None else line.ticket.key
+        waiting = [each for each in queue.waiting(line.place, MOST_TICKETS) if each.ticket.key != mine]
+        if not waiting:
+            return None
+        if old := old_ones(waiting):
+            queue.tried(old)
+        context = self._context
+        return Group(
+            context.ident,
+            self._catalog,
+            context.storage,
+            self._runtime,
+            self._identity,
+            waiting,
+            is_first=self._lost == 0,
+        )
+
+    def _done_before(self, head: Head) -> Commit | None:
+        """The commit that has my id already."""
+        if self._attempt == 1:
+            self._withdraw_namesake()
+        found = find_commit(self._catalog, head.metadata, self._identity, self._branch)
+        if found is None:
+            return None
+        if self._line is not None and self._line.ticket is not None:
+            # Since I last looked, somebody may have committed my own ticket: then these very files are in the table.
+            verdict = self._line.take_back()
+            if verdict.fate is Fate.COMMITTED:
+                self._fate = _Fate.LANDED
+                return self._told(Told.decode(verdict.outcome))
+        if found.snapshot_id not in self._chain.snapshot_ids:
+            self._chain.remove_everything()
+        self._fate = _Fate.LANDED
+        return replace(found, attempts=self._attempt, elapsed=self._elapsed())
+
+    def _withdraw_namesake(self) -> None:
+        """An id that nobody chose names a ticket, too, which may wait still if its writer was cut off (rule P9)."""
+        if self._catalog.queue is not None and _UUID.fullmatch(self._identity.commit_id):
+            self._catalog.queue.withdraw(self._identity.commit_id)
 
     def _prepare(self, head: Head, draft: Draft) -> Prepared:
         prepared: Prepared | None = None
         try:
-            prepared = self._catalog.prepare(self._context.ident, head, draft.proposal(self._record(draft)))
+            proposal = draft.proposal(self._record(draft), settlement_of(draft, self._own_ticket()))
+            prepared = self._catalog.prepare(self._context.ident, head, proposal)
             self._phase(Phase.PREPARED)
         except BaseException:
             if prepared is not None:
@@ -244,7 +420,13 @@ class _Loop:
             raise
         return prepared
 
+    def _own_ticket(self) -> str | None:
+        return None if self._line is None or self._line.ticket is None else self._line.ticket.key
+
     def _swap(self, prepared: Prepared, draft: Draft) -> Outcome:
+        settlement, queue = prepared.proposal.settlement, self._catalog.queue
+        if settlement is not None and queue is not None and not queue.claim(settlement):
+            return Stale(prepared.head.location)
         self._fate = _Fate.IN_DOUBT
         self._sent = draft
         try:
@@ -264,6 +446,7 @@ class _Loop:
             case Committed():
                 self._fate = _Fate.LANDED
                 self._log("committed", began)
+                self._context.storage.delete(draft.unused)
                 return self._success(prepared.head.metadata, draft)
             case Stale():
                 self._fate = _Fate.OPEN
@@ -284,7 +467,7 @@ class _Loop:
 
     # Building
 
-    def _build_on(self, head: Head, began: float) -> Draft | None:
+    def _build_on(self, head: Head, began: float, group: Group | None) -> Draft | None:
         if head.metadata.format_version != 2:
             raise Unsupported(
                 f"The table {self._context.ident} has format version {head.metadata.format_version}; only version 2 "
@@ -292,7 +475,7 @@ class _Loop:
                 advice="Upgrade the table with an engine of your choice (ALTER TABLE … SET ('format-version'='2'))",
             )
         try:
-            return self._chain.draft(head, self._summary_identity(), self._attempt)
+            return self._chain.draft(head, summary_identity(self._identity), self._attempt, group)
         except Refused as refused:
             found = refused.conflicts
             self._log("conflict", began, ", ".join(str(each.check) for each in found))
@@ -303,12 +486,6 @@ class _Loop:
                 raise
             # Others expired what this head names while it was being read; the next attempt finds the new head.
             raise StorageError(f"The table {self._context.ident} moved on while it was being read") from error
-
-    def _summary_identity(self) -> dict[str, str]:
-        summary = {COMMIT_ID: self._identity.commit_id}
-        if self._identity.given:
-            summary[COMMIT_DIGEST] = self._identity.digest
-        return summary
 
     def _record(self, draft: Draft) -> CommitRecord | None:
         """What is kept beside the pointer: without a snapshot it is the commit's only trace (rule P12)."""
@@ -396,8 +573,13 @@ class _Loop:
 
     def _success(self, head: TableMetadata, draft: Draft | None = None) -> Commit:
         """``head``: what the commit landed on (with ``draft``), or a later head that has it."""
+        size = 1
         if draft is not None:
             self._chain.remove_unused()
+            size += 0 if draft.boarded is None else len(draft.boarded.outcomes)
+            self._note_traffic(head, size)
+            observe.grouped(self._name, size)
+            observe.returned(0 if draft.boarded is None else len(draft.boarded.returned))
             snapshot_id, number = draft.snapshot_id, draft.sequence_number
             newest = head.ref_snapshot_id(self._branch)
         else:
@@ -410,6 +592,8 @@ class _Loop:
             commit_id=self._identity.commit_id,
             attempts=self._attempt,
             rebased_over=self._rebased_over(head, newest),
+            group_size=size,
+            shared=draft is not None and draft.is_shared,
             elapsed=self._elapsed(),
             rolled_back=self._found_in is not None
             and snapshot_id is not None
@@ -418,6 +602,17 @@ class _Loop:
         counts: dict[str, Any] = dict(self._sent.counts) if self._sent is not None else {}
         counts.pop("changed", None)
         return replace(done, **counts)
+
+    def _note_traffic(self, found: TableMetadata, size: int) -> None:
+        if self._line is None:
+            return
+        now, place = self._runtime.monotonic(), self._line.place
+        self._line.leave()
+        if size > 1 or self._lost:
+            self._line.traffic.met_others(place, now, size)
+        newest = found.head_snapshot(self._branch)
+        if newest is not None and not is_ours(newest):
+            self._line.traffic.met_stranger(place, now)
 
     def _rebased_over(self, head: TableMetadata, newest: int | None) -> int:
         base = self._chain.base_id or self._base_id()
@@ -473,18 +668,32 @@ class _Loop:
         observe.retried("fault")
         self._wait(self._faults - 1)
 
+    def _check_time(self) -> None:
+        """While others have the turn."""
+        if self._line is not None and self._line.ticket is not None and not self._is_queued:
+            self._is_queued = True
+            self._phase(Phase.QUEUED)
+        if self._retry.total_s is not None and self._elapsed() > self._retry.total_s:
+            raise self._out_of_time()
+
     def _wait(self, n: int) -> None:
         wait = self._retry.wait_s(n, self._runtime.random())
         if self._retry.total_s is not None and self._elapsed() + wait > self._retry.total_s:
-            raise RetriesExhausted(
-                f"The {self._name} on {self._context.ident} used up its time of {self._retry.total_s:g} s",
-                attempts=self._attempt,
-                evidence=f"{self._lost} races were lost and {self._faults} faults met",
-                advice="Nothing was committed: call again, or allow more with retry=frazil.Retry(total_s=…) "
-                "or the table property commit.retry.total-timeout-ms",
-            )
+            raise self._out_of_time()
         self._phase(Phase.WAITING)
-        self._runtime.sleep(wait)
+        if self._line is None:
+            self._runtime.sleep(wait)
+        else:
+            self._line.pause(wait)
+
+    def _out_of_time(self) -> RetriesExhausted:
+        return RetriesExhausted(
+            f"The {self._name} on {self._context.ident} used up its time of {self._retry.total_s:g} s",
+            attempts=self._attempt,
+            evidence=f"{self._lost} races were lost and {self._faults} faults met",
+            advice="Nothing was committed: call again, or allow more with retry=frazil.Retry(total_s=…) "
+            "or the table property commit.retry.total-timeout-ms",
+        )
 
     def _sleep(self, n: int) -> None:
         self._runtime.sleep(self._retry.wait_s(n, self._runtime.random()))
@@ -519,6 +728,10 @@ class _Loop:
             error.add_note(f"commit id {self._identity.commit_id}: the outcome is not known, so no file was deleted")
             return
         self._chain.remove_everything()
+
+
+def is_ours(snapshot: Snapshot) -> bool:
+    return COMMIT_ID in snapshot.summary or GROUP_SIZE in snapshot.summary
 
 
 def conflict_error(name: str, ident: Ident, found: tuple[Conflict, ...]) -> ConflictError:

@@ -96,6 +96,20 @@ class OperationManifests:
         """After a success: what only losing attempts wanted, and what went into a merge or is not needed any more."""
         self._storage.delete([path for path in self.paths if path not in self._used])
 
+    def keep_rows(self) -> None:
+        """The staged files are in use, in manifests that are not of this operation alone."""
+        self._used = set(self._write.staged_paths)
+
+    @property
+    def written(self) -> list[str]:
+        """What the attempts so far have written, beside what was staged."""
+        return self._written()
+
+    @property
+    def unused(self) -> list[str]:
+        """Those of ``written`` that the last attempt's list does not name."""
+        return [path for path in self._written() if path not in self._used]
+
     def remove_all(self) -> None:
         """After a definite failure: nobody can reference any of these."""
         self._storage.delete(self._written())

@@ -44,7 +44,7 @@ from frazil.format.evolution import column_properties_after, mapping_after, same
 from frazil.format.metadata import MAIN, TableMetadata
 from frazil.format.partitions import AnyTransform, source_path
 from frazil.format.properties import NAME_MAPPING
-from frazil.format.retention import expired
+from frazil.format.retention import Expired, expired
 from frazil.format.schemas import match_name
 from frazil.format.updates import next_time_ms
 from frazil.model import Conflict
@@ -450,7 +450,11 @@ def _check_kept(snapshot_id: int, head: TableMetadata) -> None:
 
 
 def _expire(intent: ExpireSnapshots, head: TableMetadata, now_ms: int) -> Updates:
-    gone = expired(head, now_ms, older_than_ms=intent.older_than_ms, retain_last=intent.retain_last)
+    return removing(expired(head, now_ms, older_than_ms=intent.older_than_ms, retain_last=intent.retain_last), head)
+
+
+def removing(gone: Expired, head: TableMetadata) -> Updates:
+    """The updates that take refs and snapshots out of a table's metadata."""
     updates: list[Json] = [{"action": "remove-snapshot-ref", "ref-name": name} for name in gone.refs]
     for key in ("statistics", "partition-statistics"):
         with_file = {each["snapshot-id"] for each in head.raw.get(key) or ()}

@@ -22,6 +22,16 @@ from frazil.read.deletes import Keys
 OnDeleted = Literal["abort", "keep", "drop"]
 
 
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Which commit this is, over all attempts, processes and crashes."""
+
+    commit_id: str
+    digest: str
+    given: bool
+    """The caller chose the id, so it is looked up before anything is sent."""
+
+
 class Kind(enum.StrEnum):
     """What a write means. Which checks it needs follows from this and the isolation level alone."""
 
@@ -137,6 +147,8 @@ class Write:
     """When the first of its files may have been written, by the writer's clock (P35); None: it has written none."""
     rows: RowCounts = RowCounts()
     snapshot_properties: Mapping[str, str] = field(default_factory=dict)
+    own_snapshot: bool = False
+    """It does not share a snapshot with others."""
 
     @property
     def name(self) -> str:
@@ -158,6 +170,18 @@ class Write:
     @property
     def has_equality_deletes(self) -> bool:
         return any(file.content == Content.EQUALITY_DELETES for file in self.deletes)
+
+    @property
+    def only_adds(self) -> bool:
+        """It read nothing and names no file of others, so it means the same on any head, and anybody may commit it."""
+        looked = self.removed or self.positions or self.reads or self.removed_deletes or self.copies or self.moved
+        return self.owns_files and self.snapshot_id is None and not (looked or self.is_empty)
+
+    @property
+    def may_share_a_snapshot(self) -> bool:
+        """Rows that were appended say nothing about each other's order (rule P17)."""
+        own = self.own_snapshot or self.snapshot_properties or self.deletes
+        return self.kind is Kind.APPEND and self.only_adds and not own
 
     @property
     def is_empty(self) -> bool:

@@ -1,7 +1,8 @@
 """Changes as small texts that a SQL catalog keeps beside its pointer, so that a check need not read manifests.
 
 They are a cache (rule P10): what is missing here, damaged, or of a later version is ``None``, and the manifests are
-asked. Only the predicate of a delete has no other home, because it may be personal (rule P23).
+asked. Two things have no other home: the predicate of a delete, because it may be personal (rule P23), and the commits
+that share a snapshot, because there are many (rule P17).
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from typing import Any
 import orjson
 
 from frazil.catalog.base import ChangeRecord
-from frazil.model import Change, Content, DataFile, Entry, Predicate, Status
+from frazil.model import Change, Content, DataFile, Entry, Predicate, SharedCommit, Status
 
 Source = Callable[[int, int], Mapping[int, Change | Predicate]]
 """(after, up to) → by snapshot id, what is kept of the snapshots with these sequence numbers. Any may be missing; where
 there is a predicate alone, the files are in the manifests."""
 
-MOST_FILES = 100
+MOST_FILES = 500
 MOST_BYTES = 64 << 10
 _VERSION = 1
 _PLAIN, _DEFLATED = 0, 1
@@ -35,7 +36,7 @@ _MOST_INFLATED = 16 << 20
 _LONGEST_INT = 1 << 63
 
 
-class _CannotWrite(Exception):
+class CannotWrite(Exception):
     """A value that has no place in a summary."""
 
 
@@ -59,21 +60,27 @@ def from_records(records: Iterable[ChangeRecord]) -> dict[int, Change | Predicat
     return found
 
 
+def commits_of(records: Iterable[ChangeRecord]) -> dict[int, tuple[SharedCommit, ...]]:
+    """By snapshot id, the commits that share it, where that is known."""
+    found = ((record, _decode(record.body)[0]) for record in records)
+    return {record.snapshot_id: change.commits for record, change in found if change is not None and change.commits}
+
+
 def _identity(of: Change | ChangeRecord) -> tuple[int, int]:
     return of.snapshot_id, of.sequence_number
 
 
 def encode(change: Change) -> bytes | None:
-    """A change as bytes. One with too many files is its predicate alone, or None where it has none.
+    """A change as bytes. One with too many files is what only this tells, or None where there is no such thing.
 
     Column sizes, split offsets, key metadata and sort orders are left out: no check looks at them.
     """
     files = len(change.added) + len(change.removed) + len(change.deletes) + len(change.removed_deletes)
     try:
         body = _pack(_change_to_json(change)) if files <= MOST_FILES else None
-        if body is None and change.predicate is not None:
+        if body is None and (change.predicate is not None or change.commits):
             body = _pack(_header_to_json(change))
-    except (_CannotWrite, TypeError):
+    except (CannotWrite, TypeError):
         # orjson's own refusals (text that is no Unicode, …) are TypeErrors.
         return None
     return body
@@ -131,6 +138,7 @@ def _header_to_json(change: Change) -> dict[str, Any]:
         "only_deletes": change.is_delete,
         "lineage": change.lineage_path,
         "where": None if where is None else [where.text, where.schema_id, where.case_sensitive],
+        "commits": [[each.commit_id, each.rows, each.files] for each in change.commits],
     }
 
 
@@ -138,10 +146,10 @@ def _change_to_json(change: Change) -> dict[str, Any]:
     own = change.sequence_number
     return {
         **_header_to_json(change),
-        "added": [[_number(entry, own), *_file_to_json(entry.file)] for entry in change.added],
-        "removed": [_file_to_json(file) for file in change.removed],
-        "deletes": [[_number(entry, own), *_file_to_json(entry.file)] for entry in change.deletes],
-        "removed_deletes": [_file_to_json(file) for file in change.removed_deletes],
+        "added": [[_number(entry, own), *file_to_json(entry.file)] for entry in change.added],
+        "removed": [file_to_json(file) for file in change.removed],
+        "deletes": [[_number(entry, own), *file_to_json(entry.file)] for entry in change.deletes],
+        "removed_deletes": [file_to_json(file) for file in change.removed_deletes],
     }
 
 
@@ -156,26 +164,27 @@ def _change_from_json(raw: Mapping[str, Any]) -> Change:
         sequence_number=raw["seq"],
         operation=raw["op"],
         added=tuple(_entries(raw, "added")),
-        removed=tuple(_file_from_json(*each) for each in raw.get("removed", ())),
+        removed=tuple(file_from_json(*each) for each in raw.get("removed", ())),
         deletes=tuple(_entries(raw, "deletes")),
-        removed_deletes=tuple(_file_from_json(*each) for each in raw.get("removed_deletes", ())),
+        removed_deletes=tuple(file_from_json(*each) for each in raw.get("removed_deletes", ())),
         is_delete=raw["only_deletes"],
         lineage_path=raw["lineage"],
         predicate=_predicate_from_json(raw["where"]),
+        commits=tuple(SharedCommit(*each) for each in raw.get("commits", ())),
     )
 
 
 def _entries(raw: Mapping[str, Any], key: str) -> Iterator[Entry]:
     snapshot_id, own = raw["id"], raw["seq"]
     for number, *file in raw.get(key, ()):
-        yield Entry(Status.ADDED, _file_from_json(*file), snapshot_id, own if number is None else number, own)
+        yield Entry(Status.ADDED, file_from_json(*file), snapshot_id, own if number is None else number, own)
 
 
 def _predicate_from_json(raw: Any) -> Predicate | None:
     return None if raw is None else Predicate(*raw)
 
 
-def _file_to_json(file: DataFile) -> list[Any]:
+def file_to_json(file: DataFile) -> list[Any]:
     return [
         file.file_path,
         file.record_count,
@@ -194,7 +203,7 @@ def _file_to_json(file: DataFile) -> list[Any]:
     ]
 
 
-def _file_from_json(
+def file_from_json(
     path: str,
     rows: int,
     size: int,
@@ -209,6 +218,7 @@ def _file_from_json(
     upper: list[Any],
     equality_ids: list[int],
     referenced: str | None,
+    **rest: Any,
 ) -> DataFile:
     return DataFile(
         file_path=path,
@@ -225,6 +235,7 @@ def _file_from_json(
         upper_bounds=dict(zip(upper[::2], map(binascii.a2b_base64, upper[1::2]), strict=True)),
         equality_ids=tuple(equality_ids),
         referenced_data_file=referenced,
+        **rest,
     )
 
 
@@ -260,7 +271,7 @@ def _value_to_json(value: Any) -> Any:
             return ["u", value.hex]
         case bytes():
             return ["b", _text(value)]
-    raise _CannotWrite
+    raise CannotWrite
 
 
 _KINDS: Mapping[str, Callable[[str], Any]] = {

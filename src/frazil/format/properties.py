@@ -11,6 +11,10 @@ from frazil.errors import InvalidInput
 NAME_MAPPING = "schema.name-mapping.default"
 ORPHAN_GRACE = "frazil.orphans.grace-ms"
 """How old a file must be before those who clean up may take it for one that no writer is going to commit."""
+RETENTION = "frazil.retention.in-commit"
+"""'true': snapshots older than history.expire.max-snapshot-age-ms go with ordinary commits."""
+RETENTION_MIN_AGE = "frazil.retention.min-age-ms"
+"""Younger ones stay all the same; one hour unless this says otherwise."""
 _AT_LEAST = {
     "commit.retry.num-retries": 0,
     "commit.retry.min-wait-ms": 0,
@@ -24,6 +28,7 @@ _AT_LEAST = {
     "history.expire.min-snapshots-to-keep": 1,
     "history.expire.max-ref-age-ms": 1,
     ORPHAN_GRACE: 1,
+    RETENTION_MIN_AGE: 0,
 }
 _PLACES = ("write.data.path", "write.metadata.path", "write.object-storage.path")
 
@@ -45,6 +50,8 @@ def _check_one(key: str, value: str) -> None:
         raise InvalidInput(f"The table property {key} must be a whole number from {least} on, not {value!r}")
     if key in _PLACES and not value.startswith("/") and "://" not in value:
         raise InvalidInput(f"The table property {key} must be an absolute location, not {value!r}")
+    if key == RETENTION and value not in ("true", "false"):
+        raise InvalidInput(f"The table property {key} must be 'true' or 'false', not {value!r}")
     if key == NAME_MAPPING:
         check_name_mapping(value)
 

@@ -1,0 +1,342 @@
+"""Committing together: whoever has the turn takes along everybody whose ticket waits.
+
+    my operation ─┐                      ┌ one snapshot for all who only append, one for each of the others
+    tickets ──────┴─▶ check one by one ──┤
+                                         └ back to its writer: needs a look at files, conflicts, not understood
+
+One metadata file, one swap; all fates in the swap's own transaction (rules P1 to P4, P17).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import orjson
+
+from frazil.catalog.base import Catalog, CommitRecord, Settlement, Waiting
+from frazil.catalog.records import COMMIT_DIGEST, COMMIT_ID
+from frazil.commit import tickets
+from frazil.commit.carry import unmoved
+from frazil.commit.chain import Boarded, Building, Chain, Draft, Refused, Step, parent_of
+from frazil.commit.look import Glance, Looking, NeedsLook
+from frazil.commit.manifests import FilesMissing, OperationManifests
+from frazil.commit.operations import Identity, Kind, Write
+from frazil.commit.rebase import Place, may_be_cleaned_up
+from frazil.errors import CatalogUnavailable, CorruptMetadata, StorageError
+from frazil.format.metadata import TableMetadata
+from frazil.format.storage import Storage
+from frazil.model import Ident, SharedCommit
+from frazil.runtime import Runtime
+
+GROUP_SIZE, GROUP_DIGEST = "frazil.group-size", "frazil.group-digest"
+"""Keys of a snapshot's summary: how many commits share it, and a digest of their ids."""
+MOST_TICKETS = 500
+MOST_BYTES = 8 << 20
+MOST_TRIES = 2
+"""Who was in a group that came to nothing so often may have been the cause (rule P4)."""
+_OLD_MS = 1_000
+"""A ticket that has waited as long was in a group that came to nothing."""
+_FAR_BACK = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What the writer of a ticket is told when it is committed."""
+
+    snapshot_id: int
+    sequence_number: int
+    group_size: int
+    group_index: int
+    shared: bool
+    rebased_over: int
+
+    def encode(self) -> bytes:
+        return orjson.dumps(
+            [
+                self.snapshot_id,
+                self.sequence_number,
+                self.group_size,
+                self.group_index,
+                self.shared,
+                self.rebased_over,
+            ]
+        )
+
+    @staticmethod
+    def decode(body: bytes) -> Told:
+        return Told(*orjson.loads(body))
+
+
+def settlement_of(draft: Draft, own: str | None) -> Settlement | None:
+    """The fates that a draft's swap decides. ``own``: my ticket, if I am in the queue, too."""
+    boarded = draft.boarded
+    if boarded is None and own is None:
+        return None
+    outcomes = dict(boarded.outcomes) if boarded is not None else {}
+    size = len(outcomes) + 1
+    committed = {
+        key: Told(snapshot_id, number, size, index, shared, rebased).encode()
+        for key, (snapshot_id, number, index, shared, rebased) in outcomes.items()
+    }
+    if own is not None:
+        # Nobody reads it but who looks after me; the guard on it keeps the operation from landing twice.
+        mine = Told(draft.snapshot_id or 0, draft.sequence_number, size, 0, draft.is_shared, 0)
+        committed[own] = mine.encode()
+    if boarded is None:
+        return Settlement(committed)
+    return Settlement(committed, boarded.returned, boarded.records, boarded.sleepers)
+
+
+def summary_identity(identity: Identity) -> dict[str, str]:
+    """What a snapshot's summary says about whose it is."""
+    summary = {COMMIT_ID: identity.commit_id}
+    if identity.given:
+        summary[COMMIT_DIGEST] = identity.digest
+    return summary
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Member:
+    """One whose ticket waits."""
+
+    waiting: Waiting
+    write: Write
+    identity: Identity
+
+    @property
+    def key(self) -> str:
+        return self.waiting.ticket.key
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Part:
+    """Rows that come in a shared snapshot; without a member they are my own."""
+
+    write: Write
+    identity: Identity
+    member: _Member | None = None
+
+
+class Group:
+    """Implements ``Passengers``. Made for one attempt."""
+
+    def __init__(
+        self,
+        ident: Ident,
+        catalog: Catalog,
+        storage: Storage,
+        runtime: Runtime,
+        identity: Identity,
+        waiting: Sequence[Waiting],
+        *,
+        is_first: bool,
+    ) -> None:
+        self._ident = ident
+        self._catalog = catalog
+        self._storage = storage
+        self._runtime = runtime
+        self._identity = identity
+        self._is_first = is_first
+        """No attempt was lost yet, so nothing hints at a commit id that is there already."""
+        self._found = list(_bounded(waiting))
+        self._returned: list[str] = []
+        self._outcomes: dict[str, tuple[int, int, int, bool, int]] = {}
+        self._records: list[CommitRecord] = []
+
+    def board(self, building: Building, mine: Step | None) -> Boarded:
+        known = self._known_ids(building)
+        if mine is None:
+            building.others.extend(building.kept)
+        members = [member for each in self._found if (member := self._member(each, building, known)) is not None]
+        together = [each for each in members if self._shares(each)]
+        self._add_together(building, mine, together)
+        for member in members:
+            if not self._shares(member):
+                self._add_alone(building, member)
+        by_key = {each.ticket.key: each.ticket for each in self._found}
+        concerned = (*self._outcomes, *self._returned)
+        sleepers = tuple((by_key[key].wake, key) for key in concerned if by_key[key].wake)
+        return Boarded(self._outcomes, tuple(self._returned), tuple(self._records), sleepers)
+
+    # Who may come along
+
+    def _member(self, waiting: Waiting, building: Building, known: set[str]) -> _Member | None:
+        """None: it goes back to its writer, who finds out more, or says what conflicts."""
+        try:
+            write, identity = tickets.decode(waiting.ticket)
+            if waiting.tries >= MOST_TRIES or identity.commit_id in known or not write.only_adds:
+                raise NeedsLook
+            if write.staged_since_ms is not None and may_be_cleaned_up(
+                write.staged_since_ms, building.head.now_ms, building.metadata.properties
+            ):
+                raise NeedsLook
+            if not _knows_base(write, building.head.metadata):
+                raise NeedsLook
+            member = _Member(waiting, write, identity)
+            if not self._chain(member).stands(building):
+                raise NeedsLook
+            known.add(identity.commit_id)
+        except (NeedsLook, Refused, tickets.NotUnderstood):
+            self._give_back(waiting)
+            return None
+        except (CatalogUnavailable, StorageError, CorruptMetadata):
+            # Not for anything that this one has done.
+            raise
+        except Exception:  # noqa: BLE001 - whatever it is: one bad ticket must not stop everybody else (rule P4)
+            self._give_back(waiting)
+            return None
+        return member
+
+    def _chain(self, member: _Member) -> Chain:
+        return Chain(self._ident, (member.write,), self._catalog, self._storage, self._runtime, Glance)
+
+    def _give_back(self, waiting: Waiting) -> None:
+        self._returned.append(waiting.ticket.key)
+
+    def _known_ids(self, building: Building) -> set[str]:
+        """Ids that are taken, among those whose writers chose them: one of these would undo the whole swap."""
+        found = {self._identity.commit_id}
+        for each in () if self._is_first else self._found:
+            try:
+                identity = tickets.decode(each.ticket)[1]
+            except tickets.NotUnderstood:
+                continue
+            if identity.given and self._catalog.find_commit(building.head.metadata, identity.commit_id) is not None:
+                found.add(identity.commit_id)
+        return found
+
+    def _shares(self, member: _Member) -> bool:
+        if member.identity.given and not self._catalog.capabilities.records_commit_ids:
+            # Where ids are kept in the table itself, each needs a summary of its own.
+            return False
+        return member.write.may_share_a_snapshot
+
+    # Building
+
+    def _add_together(self, building: Building, mine: Step | None, members: Sequence[_Member]) -> None:
+        parts = [] if mine is None else [_Part(mine.write, self._identity)]
+        parts += [_Part(each.write, each.identity, each) for each in members]
+        by_branch: dict[str, list[_Part]] = {}
+        for part in parts:
+            by_branch.setdefault(part.write.branch, []).append(part)
+        for branch, group in by_branch.items():
+            own = mine if mine is not None and mine.write is group[0].write else None
+            self._add_snapshot(building, branch, own, group)
+
+    def _add_snapshot(self, building: Building, branch: str, own: Step | None, parts: Sequence[_Part]) -> None:
+        metadata = building.metadata
+        write = Write(
+            Kind.APPEND,
+            metadata.uuid,
+            branch=branch,
+            added=tuple(file for part in parts for file in part.write.added),
+        )
+        step = Step(
+            write,
+            own.snapshot_id if own is not None else self._runtime.new_snapshot_id(),
+            OperationManifests(write, self._storage, self._runtime),
+            Looking(self._storage, write),
+        )
+        parent = parent_of(self._ident, metadata, branch)
+        place = Place(step.snapshot_id, metadata.last_sequence_number + 1, 0, building.attempt)
+        is_shared = len(parts) > 1
+        building.boarding = _shared_identity(parts) if is_shared else summary_identity(parts[0].identity)
+        commits = tuple(_shared_commit(part) for part in parts) if is_shared else ()
+        try:
+            building.put(step, unmoved(write), parent, place, commits)
+        finally:
+            building.boarding = None
+            building.written.extend(step.manifests.written)
+        building.unused.extend(step.manifests.unused)
+        building.others.append(building.kept[-1])
+        if own is not None:
+            building.snapshot_id, building.sequence_number = place.snapshot_id, place.sequence_number
+            building.is_shared = is_shared
+            building.count_rows(own.write)
+            own.manifests.keep_rows()
+        for part in parts:
+            if part.member is not None:
+                self._landed(building, part.member, place.snapshot_id, is_shared=is_shared)
+
+    def _add_alone(self, building: Building, member: _Member) -> None:
+        building.boarding = summary_identity(member.identity)
+        try:
+            # Checked again: against those of the group who came before it, too.
+            snapshot_id = self._chain(member).add_alone(building)
+        except (NeedsLook, Refused, FilesMissing):
+            self._give_back(member.waiting)
+            return
+        finally:
+            building.boarding = None
+        building.others.append(building.kept[-1])
+        self._landed(building, member, snapshot_id, is_shared=False)
+
+    def _landed(self, building: Building, member: _Member, snapshot_id: int, *, is_shared: bool) -> None:
+        number, index = building.metadata.last_sequence_number, len(self._outcomes) + 1
+        rebased = _rebased_over(building.metadata, snapshot_id, member.write)
+        self._outcomes[member.key] = (snapshot_id, number, index, is_shared, rebased)
+        if member.identity.given and self._catalog.capabilities.records_commit_ids:
+            self._records.append(
+                CommitRecord(
+                    table_uuid=member.write.table_uuid,
+                    commit_id=member.identity.commit_id,
+                    digest=member.identity.digest,
+                    snapshot_id=snapshot_id,
+                    sequence_number=number,
+                    summary=counts_of(member.write),
+                )
+            )
+
+
+def counts_of(write: Write) -> dict[str, int]:
+    """What a write that only adds does, when nothing of it is left out."""
+    files = (*write.added, *write.deletes)
+    return {
+        "rows_inserted": write.rows.inserted,
+        "rows_updated": write.rows.updated,
+        "rows_deleted": write.rows.deleted,
+        "files_added": len(files),
+        "files_removed": 0,
+        "bytes_written": sum(file.file_size_in_bytes for file in files),
+    }
+
+
+def old_ones(waiting: Iterable[Waiting]) -> list[str]:
+    """Tickets whose tries are to be counted, because they have been in a group that came to nothing."""
+    return [each.ticket.key for each in waiting if each.age_ms > _OLD_MS]
+
+
+def _bounded(waiting: Sequence[Waiting]) -> Iterable[Waiting]:
+    size = 0
+    for each in waiting[:MOST_TICKETS]:
+        size += len(each.ticket.body)
+        if size > MOST_BYTES:
+            return
+        yield each
+
+
+def _knows_base(write: Write, head: TableMetadata) -> bool:
+    """What has happened since a base that is not kept any more, only its writer can find out (rule P18)."""
+    base = write.base.snapshot_id
+    return write.on_deleted == "keep" or base is None or head.has_snapshot(base)
+
+
+def _shared_identity(parts: Sequence[_Part]) -> Mapping[str, str]:
+    ids = "\n".join(sorted(part.identity.commit_id for part in parts))
+    return {GROUP_SIZE: str(len(parts)), GROUP_DIGEST: hashlib.sha256(ids.encode()).hexdigest()[:16]}
+
+
+def _shared_commit(part: _Part) -> SharedCommit:
+    rows = sum(file.record_count for file in part.write.added)
+    return SharedCommit(part.identity.commit_id, rows, len(part.write.added))
+
+
+def _rebased_over(metadata: TableMetadata, snapshot_id: int, write: Write) -> int:
+    count = -1
+    for each in metadata.ancestors(snapshot_id):
+        if each.snapshot_id == write.base.snapshot_id or count > _FAR_BACK:
+            break
+        count += 1
+    return max(0, count)

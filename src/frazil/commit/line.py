@@ -1,0 +1,229 @@
+"""Standing in line: a writer's place in a table's queue, from its ticket to its fate or its own turn.
+
+For speed alone. Whoever meets nobody commits at once and never comes here; whoever has waited a second without seeing
+the table move goes ahead without the turn (rules P2 and P3).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+from frazil import observe
+from frazil.catalog.base import Catalog, CommitQueue, Fate, Ticket, Verdict
+from frazil.commit import tickets
+from frazil.commit.operations import Identity, Write
+from frazil.errors import CommitUnknown
+from frazil.model import Ident
+from frazil.runtime import Runtime
+
+LIVES_MS = 60_000
+"""A ticket expires so long after its writer's last sign of life (rule P3)."""
+_BEAT_S = 20.0
+_STANDSTILL_S = 1.0
+_SLEEP_S = 0.25
+_BUSY_S = 1.5
+"""How long a writer that has met others goes straight to the queue."""
+_FOREIGN_S = 60.0
+WINDOW_S = 0.04
+"""How long a group waits, at most, for those who were in the one before."""
+_LOOK_S = 0.003
+GAP_S = 0.2
+"""Left open for writers who do not know the queue: longer than an attempt of theirs takes (rule P8)."""
+_GAPS_WITH_FOREIGN, _GAPS_WITHOUT = 1 / 4, 1 / 128
+
+Release = Callable[[], None]
+
+
+@dataclass(slots=True)
+class _Seen:
+    busy_until: float = 0.0
+    group_size: int = 1
+    foreign_until: float = 0.0
+
+
+def place_of(catalog: str, ident: Ident, table_uuid: str) -> str:
+    """Which queue it is: that of a name, and of the table that has it now."""
+    return hashlib.sha256("\x1f".join((catalog, *ident.namespace, ident.name, table_uuid)).encode()).hexdigest()[:40]
+
+
+class Traffic:
+    """What this process has seen of other writers lately, by queue."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, _Seen] = {}
+
+    def of(self, place: str) -> _Seen:
+        return self._places.setdefault(place, _Seen())
+
+    def is_busy(self, place: str, now: float) -> bool:
+        return place in self._places and now < self._places[place].busy_until
+
+    def met_others(self, place: str, now: float, group_size: int | None = None) -> None:
+        seen = self.of(place)
+        seen.busy_until = now + _BUSY_S
+        if group_size is not None:
+            seen.group_size = group_size
+
+    def met_stranger(self, place: str, now: float) -> None:
+        self.of(place).foreign_until = now + _FOREIGN_S
+
+
+_traffic: WeakKeyDictionary[CommitQueue, Traffic] = WeakKeyDictionary()
+
+
+def traffic_of(queue: CommitQueue) -> Traffic:
+    return _traffic.setdefault(queue, Traffic())
+
+
+def _no_turn() -> None:
+    """Given back by who went ahead without the turn."""
+
+
+class Line:
+    """One writer's way through the queue of a table."""
+
+    def __init__(
+        self,
+        ident: Ident,
+        catalog: Catalog,
+        queue: CommitQueue,
+        runtime: Runtime,
+        table_uuid: str,
+        write: Write | None,
+        identity: Identity,
+    ) -> None:
+        self._ident = ident
+        self._catalog = catalog
+        self._queue = queue
+        self._runtime = runtime
+        self._table_uuid = table_uuid
+        self.place = place_of(catalog.name, ident, table_uuid)
+        self._write = write
+        """What others may commit for me; None: I do it myself, and take them along."""
+        self._identity = identity
+        self._beat = self._joined = 0.0
+        self.traffic = traffic_of(queue)
+        self.ticket: Ticket | None = None
+
+    def turn_or_fate(self, until: Callable[[], None]) -> Release | Verdict:
+        """Wait for the turn, or until somebody has decided about my ticket. ``until`` raises when time is up."""
+        if self.ticket is None:
+            # Straight to the queue: where there are others, the turn is taken more often than not.
+            self._join()
+        elif (verdict := self._verdict()).fate is not Fate.WAITING:
+            return verdict
+        return self._wait(until)
+
+    def _join(self) -> None:
+        self.traffic.met_others(self.place, self._runtime.monotonic())
+        body = None if self._write is None else tickets.encode(self._write, self._identity)
+        if body is None:
+            return
+        ticket = Ticket(
+            # An id that nobody chose is as good as random, and under it the commit is found again (rule P9).
+            key=self._runtime.new_hex() if self._identity.given else self._identity.commit_id,
+            table_uuid=self._table_uuid,
+            commit_id=self._identity.commit_id,
+            version=tickets.VERSION,
+            body=body,
+            wake=self._queue.address(),
+            place=self.place,
+        )
+        # Before it is sent: from here on only the queue knows what becomes of the operation.
+        self.ticket, self._joined = ticket, self._runtime.monotonic()
+        self._queue.put(ticket, LIVES_MS)
+        self._beat = self._runtime.monotonic()
+
+    def _wait(self, until: Callable[[], None]) -> Release | Verdict:
+        place, since = "", self._runtime.monotonic()
+        while True:
+            # With my ticket in the queue: who has the turn sees it, or I do not miss that it has become free.
+            release = self._catalog.try_turn(self._ident)
+            if release is not None:
+                return release
+            now = self._runtime.monotonic()
+            # The first look only tells where the table stands.
+            if now - since > (_STANDSTILL_S if place else _SLEEP_S / 2):
+                found = self._catalog.load(self._ident).location
+                if found == place:
+                    return _no_turn
+                place, since = found, now
+            until()
+            self._sign_of_life(now)
+            self._sleep()
+            if self.ticket is not None and (verdict := self._verdict()).fate is not Fate.WAITING:
+                return verdict
+
+    def _sleep(self) -> None:
+        # Nobody wakes who has no ticket.
+        self.pause((_LOOK_S if self.ticket is None else _SLEEP_S) * (0.5 + self._runtime.random()))
+
+    def pause(self, seconds: float) -> None:
+        """So long, or until there is news of my ticket."""
+        if self.ticket is None:
+            self._runtime.sleep(seconds)
+        else:
+            self._queue.sleep(self.ticket.key, seconds)
+
+    @property
+    def needs_its_writer(self) -> bool:
+        """Nobody else commits it."""
+        return self._write is None
+
+    def _sign_of_life(self, now: float) -> None:
+        if self.ticket is not None and now - self._beat > _BEAT_S:
+            self._queue.extend(self.ticket.key, LIVES_MS)
+            self._beat = now
+
+    def _verdict(self) -> Verdict:
+        assert self.ticket is not None
+        verdict = self._queue.verdict(self.ticket.key)
+        if verdict is None or verdict.fate is Fate.UNKNOWN:
+            raise CommitUnknown(
+                f"Nobody can say whether the commit to {self._ident} has landed",
+                commit_id=self._identity.commit_id,
+                evidence="Its ticket is gone from the queue"
+                if verdict is None
+                else "Whoever committed it with others got no answer",
+                advice=f"Nothing was deleted. Send it again with commit_id={self._identity.commit_id!r}: it is found "
+                "if it landed, and committed if it did not",
+            )
+        if verdict.fate is not Fate.WAITING:
+            self.leave()
+            # Who comes back from the queue once does not go there again.
+            self._write = None
+        return verdict
+
+    def leave(self) -> None:
+        """My ticket waits no longer."""
+        if self.ticket is not None:
+            observe.waited(self._runtime.monotonic() - self._joined)
+        self.ticket = None
+
+    def take_back(self) -> Verdict:
+        """Leave the queue: WITHDRAWN, or what had become of the ticket before. Raises CommitUnknown and others."""
+        assert self.ticket is not None
+        self._queue.withdraw(self.ticket.key)
+        return self._verdict()
+
+    # While I have the turn
+
+    def gather(self) -> None:
+        """Give those who were in the last group the time to come again, and strangers a chance to be first."""
+        seen = self.traffic.of(self.place)
+        now = self._runtime.monotonic()
+        gaps = _GAPS_WITH_FOREIGN if now < seen.foreign_until else _GAPS_WITHOUT
+        if self._runtime.random() < gaps:
+            self._runtime.sleep(GAP_S)
+        others = seen.group_size - 1 + (self.ticket is not None)
+        end = now + WINDOW_S
+        while others > 0 and self._runtime.monotonic() < end and self._queue.count(self.place) < others:
+            self._runtime.sleep(_LOOK_S)
+
+    def wake_next(self) -> None:
+        """Tell the oldest of those who came too late for my group that the turn is free."""
+        oldest = self._queue.waiting(self.place, 1)
+        self._queue.wake([(each.ticket.wake, each.ticket.key) for each in oldest if each.ticket.wake])

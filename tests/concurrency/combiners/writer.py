@@ -1,0 +1,148 @@
+"""One writer process. Its notes are complete up to the moment of its death."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from concurrency.combiners.orders import Deed, Desk, Moment
+from concurrency.writers import Address, batch
+from frazil.catalog._db import Db
+from frazil.catalog.base import Head, Outcome, Prepared, Proposal, Settlement, Ticket
+from frazil.commit.loop import Phase
+from frazil.model import Commit, Ident
+
+_MOMENTS = {
+    Phase.QUEUED: Moment.QUEUED,
+    Phase.HEAD_READ: Moment.BEFORE_FILES,
+    Phase.PREPARED: Moment.PREPARED,
+    Phase.SWAPPED: Moment.SWAPPED,
+}
+
+
+@dataclass(frozen=True)
+class Note:
+    writer: int
+    kind: str
+    """acknowledged, swapped, obeyed, failed"""
+    at: float
+    """By the clock that all processes of a host share."""
+    batch: int = -1
+    group_size: int = 0
+    order: int = -1
+    text: str = ""
+    """The swap's outcome, or the error."""
+
+
+class Notes:
+    """A file of one writer's notes, to which its next life adds."""
+
+    def __init__(self, path: Path, writer: int) -> None:
+        self._writer = writer
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+
+    def add(self, kind: str, **what: Any) -> None:
+        note = Note(self._writer, kind, time.monotonic(), **what)
+        os.write(self._fd, json.dumps(asdict(note)).encode() + b"\n")
+
+
+class Watched:
+    """A writer's catalog, watched: who has the turn, who is aboard, and what comes of a swap."""
+
+    def __init__(self, catalog: Any, obey: Callable[[Moment], None], notes: Notes) -> None:
+        self._has_turn = False
+        self._own: str | None = None
+        self._others = 0
+        self._obey = obey
+        self._notes = notes
+        self._try_turn, self._prepare, self._swap = catalog.try_turn, catalog.prepare, catalog.swap
+        catalog.try_turn, catalog.prepare, catalog.swap = self.try_turn, self.prepare, self.swap
+        queue = catalog.queue
+        self._put, self._settle = queue.put, queue.settle
+        queue.put, queue.settle = self.put, self.settle
+
+    def on_phase(self, phase: Phase, _attempt: int) -> None:
+        moment = _MOMENTS.get(phase)
+        if moment is None:
+            return
+        if phase is Phase.HEAD_READ:
+            self._others = 0
+        is_combining = self._has_turn and (phase is Phase.HEAD_READ or self._others > 0)
+        if phase is Phase.QUEUED or is_combining:
+            self._obey(moment)
+
+    def try_turn(self, ident: Ident) -> Callable[[], None] | None:
+        release = self._try_turn(ident)
+        if release is None:
+            return None
+        self._has_turn = True
+
+        def give_back() -> None:
+            self._has_turn = False
+            release()
+
+        return give_back
+
+    def put(self, ticket: Ticket, lives_ms: int) -> None:
+        self._own = ticket.key
+        self._put(ticket, lives_ms)
+
+    def prepare(self, ident: Ident, head: Head, proposal: Proposal) -> Prepared:
+        settled = () if proposal.settlement is None else proposal.settlement.committed
+        self._others = len({*settled} - {self._own})
+        prepared: Prepared = self._prepare(ident, head, proposal)
+        return prepared
+
+    def swap(self, prepared: Prepared) -> Outcome:
+        outcome: Outcome = self._swap(prepared)
+        self._notes.add("swapped", text=type(outcome).__name__, group_size=self._others + 1)
+        return outcome
+
+    def settle(self, db: Db, settlement: Settlement) -> None:
+        """Within the swap's transaction, which commits after it."""
+        self._settle(db, settlement)
+        if self._has_turn and self._others:
+            self._obey(Moment.INSIDE)
+
+
+def commit_id_of(writer: int, number: int) -> str | None:
+    """Every other batch has none: there the ticket alone keeps it from landing twice (rule P1)."""
+    return f"{writer}-{number}" if number % 2 == 0 else None
+
+
+def write(address: Address, writer: int, first: int, desk: Desk, path: Path) -> None:
+    """Append batches from ``first`` on until the campaign is over."""
+    notes, campaign = Notes(path, writer), os.getppid()
+    # Batches that are found again are what this is about.
+    logging.getLogger("frazil").setLevel(logging.ERROR)
+
+    def obey(moment: Moment) -> None:
+        order = desk.take(moment)
+        if order is not None:
+            notes.add("obeyed", order=order.number, batch=number)
+            os.kill(os.getpid(), signal.SIGKILL if order.deed is Deed.DIE else signal.SIGSTOP)
+
+    number = first
+    try:
+        table = address.open()
+        watched = Watched(table._lake.catalog, obey, notes)
+        is_over = False
+        while not is_over:
+            done: Commit = table.append(
+                batch(writer, number), commit_id=commit_id_of(writer, number), on_phase=watched.on_phase
+            )
+            notes.add("acknowledged", batch=number, group_size=done.group_size)
+            number += 1
+            # Asked last: what a dead writer began, its next life brings to an end.
+            is_over = desk.is_finished or os.getppid() != campaign
+    except BaseException:
+        notes.add("failed", batch=number, text=traceback.format_exc())
+        raise

@@ -1,0 +1,540 @@
+"""Writers who meet are committed together: exact meetings, by holding the turn until all of them stand in line."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitFailedException
+
+import frazil
+from frazil.catalog._memory_queue import MemoryQueue
+from frazil.catalog.base import CommitQueue, Fate, Ticket
+from frazil.catalog.foreign import ForeignCatalog
+from frazil.commit import line, tickets
+from frazil.commit.group import GROUP_DIGEST, GROUP_SIZE, MOST_TRIES
+from frazil.commit.line import traffic_of
+from frazil.commit.loop import Phase
+from frazil.commit.operations import Identity
+from frazil.format.storage import Storage
+from frazil.model import Ident
+from frazil.runtime import SYSTEM
+
+NAME = Ident(("shop",), "events")
+FIELDS: list[pa.Field[Any]] = [pa.field("id", pa.int64(), nullable=False), pa.field("x", pa.string())]
+SCHEMA = pa.schema(FIELDS)
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[frazil.Lake]:
+    if request.param == "postgres":
+        uri = request.getfixturevalue("postgres_uri")
+    else:
+        uri = f"memory://{uuid.uuid4().hex}" if request.param == "memory" else str(tmp_path / "lake")
+    with frazil.connect(uri, warehouse=None if request.param != "postgres" else str(tmp_path / "wh")) as found:
+        found.create_namespace("shop")
+        found.create_table("shop.events", SCHEMA, keys=["id"])
+        yield found
+
+
+def rows(*ids: int, x: str = "a") -> pa.Table:
+    return pa.table({"id": list(ids), "x": [x] * len(ids)}, schema=SCHEMA)
+
+
+def ids_in(table: frazil.Table) -> list[int]:
+    found: list[Any] = table.scan(columns=["id"]).to_arrow()["id"].to_pylist()
+    return sorted(found)
+
+
+def queue_of(lake: frazil.Lake) -> CommitQueue:
+    assert lake.catalog.queue is not None
+    return lake.catalog.queue
+
+
+def expect_others(lake: frazil.Lake) -> None:
+    """As if this process had just met other writers of the table."""
+    traffic_of(queue_of(lake)).met_others(place(lake), SYSTEM.monotonic() + 60)
+
+
+def place(lake: frazil.Lake) -> str:
+    return line.place_of(lake.catalog.name, NAME, lake.catalog.load(NAME).metadata.uuid)
+
+
+class Meeting:
+    """Holds the table's turn until everybody stands in line."""
+
+    def __init__(self, lake: frazil.Lake) -> None:
+        self.lake = lake
+        self._pool = ThreadPoolExecutor(16)
+        self._queued = threading.Semaphore(0)
+        self._expected = 0
+
+    def write(self, write: Callable[..., Any], *args: Any, **options: Any) -> Future[Any]:
+        """Start a write whose ticket is in the queue before this returns."""
+
+        def on_phase(phase: Phase, _attempt: int) -> None:
+            if phase is Phase.QUEUED:
+                self._queued.release()
+
+        future = self._pool.submit(write, *args, on_phase=on_phase, **options)
+        assert self._queued.acquire(timeout=60), future.exception(0) if future.done() else "it does not stand in line"
+        return future
+
+    def close(self) -> None:
+        self._pool.shutdown()
+
+
+@contextmanager
+def meeting(lake: frazil.Lake) -> Iterator[Meeting]:
+    expect_others(lake)
+    release = lake.catalog.try_turn(NAME)
+    assert release is not None
+    found = Meeting(lake)
+    try:
+        yield found
+    finally:
+        release()
+        found.close()
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody goes ahead without the turn while a meeting gathers; and no gap is left for strangers."""
+    monkeypatch.setattr(line, "_STANDSTILL_S", 600.0)
+    monkeypatch.setattr(line, "_GAPS_WITHOUT", 0.0)
+
+
+def test_appends_that_meet_share_one_snapshot(lake: frazil.Lake) -> None:
+    table = lake.table("shop.events")
+    table.append(rows(0))
+    with meeting(lake) as met:
+        futures = [met.write(table.append, rows(number, number + 100)) for number in (1, 2, 3, 4, 5)]
+    done = [future.result() for future in futures]
+    assert ids_in(table) == [0, 1, 2, 3, 4, 5, 101, 102, 103, 104, 105]
+    assert {each.snapshot_id for each in done} == {done[0].snapshot_id}
+    assert {each.sequence_number for each in done} == {2}
+    assert [each.group_size for each in done] == [5] * 5
+    assert sorted(each.group_index for each in done) == [0, 1, 2, 3, 4]
+    assert all(each.shared and each.changed and not each.already_committed for each in done)
+    assert all((each.rows_inserted, each.files_added, each.rebased_over) == (2, 1, 0) for each in done)
+    assert all(each.bytes_written > 0 for each in done)
+    summary = table.history()[-1].summary
+    assert (summary[GROUP_SIZE], summary["added-data-files"], summary["added-records"]) == ("5", "5", "10")
+    assert summary["total-records"] == "11"
+    assert GROUP_DIGEST in summary
+
+
+def test_p17_history_names_each_of_those_who_share_a_snapshot(lake: frazil.Lake) -> None:
+    table = lake.table("shop.events")
+    with meeting(lake) as met:
+        futures = [met.write(table.append, rows(number), commit_id=f"c{number}") for number in (1, 2, 3)]
+    assert len({future.result().snapshot_id for future in futures}) == 1
+    alone = table.append(rows(9))
+    *_, shared, last = table.history()
+    assert sorted((each.commit_id, each.rows, each.files) for each in shared.commits) == [
+        ("c1", 1, 1),
+        ("c2", 1, 1),
+        ("c3", 1, 1),
+    ]
+    assert [each.commit_id for each in last.commits] == [alone.commit_id]
+
+
+def test_a_lone_writer_shares_nothing_and_leaves_no_ticket(lake: frazil.Lake) -> None:
+    done = lake.table("shop.events").append(rows(1))
+    assert (done.group_size, done.group_index, done.shared) == (1, 0, False)
+    assert queue_of(lake).count(place(lake)) == 0
+
+
+def test_who_wants_a_snapshot_of_its_own_gets_it_in_the_same_swap(lake: frazil.Lake) -> None:
+    table = lake.table("shop.events")
+    before = table.metadata_location
+    with meeting(lake) as met:
+        futures = [
+            met.write(table.append, rows(1), own_snapshot=True),
+            met.write(table.append, rows(2), snapshot_properties={"job": "nightly"}),
+            met.write(table.append, rows(3)),
+            met.write(table.append, rows(4)),
+        ]
+    own, named, *others = (future.result() for future in futures)
+    assert len({own.snapshot_id, named.snapshot_id, others[0].snapshot_id}) == 3
+    assert not own.shared
+    assert not named.shared
+    assert {each.group_size for each in (own, named, *others)} == {4}
+    log = lake.catalog.load(NAME).metadata.raw["metadata-log"]
+    assert log[-1]["metadata-file"] == before, "one metadata file for all"
+    (entry,) = (each for each in table.history() if each.snapshot_id == named.snapshot_id)
+    assert entry.summary["job"] == "nightly"
+    assert ids_in(table) == [1, 2, 3, 4]
+
+
+def test_p7_only_the_last_snapshot_of_a_group_is_in_the_log(lake: frazil.Lake) -> None:
+    table = lake.table("shop.events")
+    with meeting(lake) as met:
+        for number in (1, 2, 3):
+            met.write(table.append, rows(number), own_snapshot=True)
+    metadata = lake.catalog.load(NAME).metadata
+    assert len(metadata.raw["snapshots"]) == 3
+    assert [each for _, each in metadata.snapshot_log()] == [metadata.ref_snapshot_id()]
+
+
+def test_upserts_that_meet_keep_numbers_of_their_own(lake: frazil.Lake) -> None:
+    table = lake.table("shop.events")
+    table.append(rows(1, 2, 3))
+    table.upsert(rows(3, x="first"))
+    with meeting(lake) as met:
+        futures = [met.write(table.upsert, rows(1, 2, x=text)) for text in ("b", "c", "d")]
+        futures.append(met.write(table.append, rows(7)))
+    done = [future.result() for future in futures]
+    assert len({each.sequence_number for each in done}) == 4
+    assert {each.group_size for each in done} == {4}
+    last = max(zip(done, "bcd", strict=False), key=lambda pair: pair[0].sequence_number)[1]
+    found = {row["id"]: row["x"] for row in table.scan().to_arrow().to_pylist()}
+    assert found == {1: last, 2: last, 3: "first", 7: "a"}
+    assert table.scan().count() == 4, "one row for each key"
+
+
+def test_a_conflict_fails_alone(lake: frazil.Lake) -> None:
+    table = lake.table("shop.events")
+    table.append(rows(1, 2))
+    with meeting(lake) as met:
+        futures = {number: met.write(table.append, rows(number)) for number in (7, 8, 9)}
+        # Those who wait based theirs on what was there before; the delete lands before all of them.
+        # It is one attempt, as of a writer that knows nothing of the queue.
+        table.delete("id in (1, 8)", retry=frazil.Retry.none(), isolation="snapshot")
+    with pytest.raises(frazil.ConflictError, match="deleted meanwhile"):
+        futures[8].result()
+    assert futures[7].result().group_size >= 2
+    assert futures[9].result().group_size >= 2
+    assert ids_in(table) == [2, 7, 9]
+
+
+def test_an_operation_that_reads_takes_the_others_along(lake: frazil.Lake) -> None:
+    table = lake.table("shop.events")
+    table.append(rows(1, 2))
+    with meeting(lake) as met:
+        futures = [met.write(table.append, rows(number)) for number in (5, 6)]
+        deleting = met._pool.submit(table.delete, "id = 1")
+    done, deleted = [future.result() for future in futures], deleting.result()
+    assert ids_in(table) == [2, 5, 6]
+    assert deleted.rows_deleted == 1
+    assert done[0].shared
+    assert deleted.snapshot_id != done[0].snapshot_id
+
+
+def test_a_column_that_is_dropped_meanwhile_fails_alone(lake: frazil.Lake) -> None:
+    table = lake.table("shop.events")
+    table.append(rows(1))
+    with meeting(lake) as met:
+        doomed = met.write(table.append, rows(2))
+        table.drop_column("x", retry=frazil.Retry.none())
+        fine = met.write(table.append, pa.table({"id": [3]}, schema=SCHEMA.remove(1)))
+    with pytest.raises(frazil.ConflictError, match="dropped"):
+        doomed.result()
+    fine.result()
+    assert ids_in(table) == [1, 3]
+
+
+def test_p3_who_gives_up_withdraws_and_leaves_no_file(lake: frazil.Lake) -> None:
+    table = lake.table("shop.events")
+    table.append(rows(1))
+    with meeting(lake) as met:
+        gone = met.write(table.append, rows(2), retry=frazil.Retry(total_s=0.05))
+        stays = met.write(table.append, rows(3))
+        with pytest.raises(frazil.RetriesExhausted):
+            gone.result()
+    stays.result()
+    assert ids_in(table) == [1, 3]
+    assert _data_files(lake) == _live(table)
+
+
+def test_p3_an_interrupted_caller_withdraws(lake: frazil.Lake) -> None:
+    table = lake.table("shop.events")
+    with meeting(lake):
+
+        def interrupt(phase: Phase, _attempt: int) -> None:
+            if phase is Phase.QUEUED:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            table.append(rows(1), on_phase=interrupt)
+    assert queue_of(lake).count(place(lake)) == 0
+    table.append(rows(2))
+    assert ids_in(table) == [2]
+    assert _data_files(lake) == _live(table)
+
+
+def test_p3_who_is_interrupted_too_late_is_told_so(lake: frazil.Lake) -> None:
+    table = lake.table("shop.events")
+    release = lake.catalog.try_turn(NAME)
+    assert release is not None
+    expect_others(lake)
+
+    def late(phase: Phase, _attempt: int) -> None:
+        if phase is Phase.QUEUED:
+            # Somebody takes it along at this very moment.
+            release()
+            table.append(rows(2))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        table.append(rows(1), on_phase=late)
+    assert any("committed all the same" in note for note in caught.value.__notes__)
+    assert ids_in(table) == [1, 2]
+
+
+def test_p2_a_turn_that_never_comes_is_gone_without(lake: frazil.Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line, "_STANDSTILL_S", 0.05)
+    monkeypatch.setattr(line, "_SLEEP_S", 0.02)
+    table = lake.table("shop.events")
+    expect_others(lake)
+    stuck = lake.catalog.try_turn(NAME)
+    assert stuck is not None
+    done = table.append(rows(1))
+    assert done.changed
+    assert lake.catalog.try_turn(NAME) is None, "the stopped one still has its lock"
+    stuck()
+
+
+def _put(lake: frazil.Lake, key: str, **more: Any) -> Ticket:
+    """A ticket as another process would have put it there, of an append whose file is there."""
+    table_uuid = lake.catalog.load(NAME).metadata.uuid
+    found = replace(Ticket(key, table_uuid, f"commit-{key}", tickets.VERSION, b"{}", place=place(lake)), **more)
+    queue_of(lake).put(found, 60_000)
+    return found
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"version": tickets.VERSION + 1},
+        {"body": b"\xff no JSON"},
+        {"body": b"{}"},
+        {"body": b'{"kind": "append"}'},
+        {"body": b"[]"},
+    ],
+    ids=["a later version", "no JSON", "empty", "half of it", "a list"],
+)
+def test_p4_what_is_not_understood_goes_back_and_stops_nobody(lake: frazil.Lake, bad: dict[str, Any]) -> None:
+    table = lake.table("shop.events")
+    expect_others(lake)
+    _put(lake, "odd", **bad)
+    table.append(rows(1))
+    verdict = queue_of(lake).verdict("odd")
+    assert verdict is not None
+    assert verdict.fate is Fate.RETURNED
+    assert ids_in(table) == [1]
+
+
+def test_p4_who_was_in_groups_that_came_to_nothing_is_left_to_its_writer(lake: frazil.Lake) -> None:
+    table = lake.table("shop.events")
+    with meeting(lake) as met:
+        suspect = met.write(table.append, rows(1))
+        fine = met.write(table.append, rows(2))
+        oldest, _ = queue_of(lake).waiting(place(lake), 2)
+        for _ in range(MOST_TRIES):
+            queue_of(lake).tried([oldest.ticket.key])
+    done = suspect.result(), fine.result()
+    assert ids_in(table) == [1, 2]
+    if done[1].group_index or not done[0].group_index:
+        # Unless the suspect itself had the turn, it was not taken along.
+        assert done[0].snapshot_id != done[1].snapshot_id or done[0].group_index == 0
+
+
+def test_the_same_commit_id_twice_in_one_group_lands_once(lake: frazil.Lake) -> None:
+    table = lake.table("shop.events")
+    with meeting(lake) as met:
+        futures = [met.write(table.append, rows(1), commit_id="same") for _ in range(3)]
+        other = met.write(table.append, rows(2))
+    done = [future.result() for future in futures]
+    other.result()
+    assert ids_in(table) == [1, 2]
+    assert sorted(each.already_committed for each in done) == [False, True, True]
+    again = table.append(rows(1), commit_id="same")
+    assert again.already_committed
+    assert again.snapshot_id == done[0].snapshot_id
+    assert again.rows_inserted == 1
+    assert _data_files(lake) == _live(table)
+
+
+def test_two_names_of_one_table_do_not_mix(lake: frazil.Lake) -> None:
+    table = lake.table("shop.events")
+    table.append(rows(0))
+    copy = lake.register_table("shop.copy", table.metadata_location)
+    with meeting(lake) as met:
+        futures = [met.write(table.append, rows(number)) for number in (1, 2)]
+        copy.append(rows(3))
+        copy.append(rows(4))
+    assert {future.result().group_size for future in futures} == {2}
+    assert ids_in(table) == [0, 1, 2]
+    assert ids_in(copy) == [0, 3, 4]
+
+
+def test_branches_do_not_mix(lake: frazil.Lake) -> None:
+    table = lake.table("shop.events")
+    table.append(rows(0))
+    table.create_branch("audit")
+    with meeting(lake) as met:
+        futures = [met.write(table.append, rows(n), branch=b) for n, b in ((1, "main"), (2, "audit"), (3, "main"))]
+    assert {future.result().group_size for future in futures} == {3}
+    assert ids_in(table) == [0, 1, 3]
+    audited: list[Any] = table.scan(ref="audit").to_arrow()["id"].to_pylist()
+    assert sorted(audited) == [0, 2]
+
+
+def test_a_group_leaves_no_file_that_nobody_names(lake: frazil.Lake) -> None:
+    table = lake.table("shop.events")
+    table.set_properties({"commit.manifest.min-count-to-merge": "2"})
+    for first in (0, 10, 20):
+        with meeting(lake) as met:
+            for number in range(3):
+                met.write(table.append, rows(first + number))
+            met.write(table.upsert, rows(first + 5))
+    assert _data_files(lake) == _named_files(lake)
+    metadata = lake.catalog.load(NAME).metadata
+    named = {snapshot.manifest_list for snapshot in metadata.snapshots()}
+    from frazil.format.manifests import read_manifest_list
+
+    for path in list(named):
+        named |= {each.manifest_path for each in read_manifest_list(lake.storage, str(path))}
+    there = {path for path in _all_files(lake) if path.endswith(".avro")}
+    assert there == {str(path).removeprefix("file://") for path in named}
+
+
+def test_threads_on_a_foreign_catalog_are_committed_together(tmp_path: Path) -> None:
+    (tmp_path / "wh").mkdir()
+    theirs = SqlCatalog("c", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}/wh")
+    theirs.create_namespace("shop")
+    theirs.create_table("shop.events", SCHEMA)
+    catalog = ForeignCatalog(theirs, Storage(), SYSTEM)
+    with frazil.connect("memory://") as lake:
+        lake._opened = replace(lake._opened, catalog=catalog, storage=Storage())
+        table = lake.table("shop.events")
+        with meeting(lake) as met:
+            futures = [met.write(table.append, rows(number)) for number in (1, 2, 3)]
+            futures.append(met.write(table.append, rows(4), commit_id="mine"))
+        done = [future.result() for future in futures]
+        assert {each.group_size for each in done} == {4}
+        assert len({each.snapshot_id for each in done[:3]}) == 1
+        assert ids_in(table) == [1, 2, 3, 4]
+        assert table.append(rows(4), commit_id="mine").already_committed
+
+
+def _all_files(lake: frazil.Lake) -> list[str]:
+    location = lake.catalog.load(NAME).metadata.location
+    return [info.path.removeprefix("file://") for info in lake.storage.list(location)]
+
+
+def _data_files(lake: frazil.Lake) -> set[str]:
+    return {path for path in _all_files(lake) if path.endswith(".parquet")}
+
+
+def _named_files(lake: frazil.Lake) -> set[str]:
+    from frazil.format.manifests import read_manifest, read_manifest_list
+
+    snapshot = lake.catalog.load(NAME).metadata.head_snapshot()
+    assert snapshot is not None
+    assert snapshot.manifest_list is not None
+    lists = read_manifest_list(lake.storage, snapshot.manifest_list)
+    entries = (entry for each in lists for entry in read_manifest(lake.storage, each))
+    return {entry.file.file_path.removeprefix("file://") for entry in entries}
+
+
+def _live(table: frazil.Table) -> set[str]:
+    return {file.path.removeprefix("file://") for file in table.files()}
+
+
+def test_p10_a_ticket_that_is_gone_is_an_unknown_outcome(lake: frazil.Lake) -> None:
+    queue = queue_of(lake)
+    if isinstance(queue, MemoryQueue):
+        pytest.skip("nobody can take its tickets away")
+    table = lake.table("shop.events")
+    table.append(rows(1))
+    with meeting(lake) as met:
+        lost = met.write(table.append, rows(2), retry=frazil.Retry(total_s=20))
+        _run(lake, "DELETE FROM frazil_queue")
+    with pytest.raises(frazil.CommitUnknown):
+        lost.result()
+    assert ids_in(table) == [1]
+    assert len(_data_files(lake)) == 2, "what may have landed is not deleted"
+    table.append(rows(3))
+
+
+def test_p10_writers_go_on_when_the_queue_is_dropped(lake: frazil.Lake) -> None:
+    if isinstance(queue_of(lake), MemoryQueue):
+        pytest.skip("it has no table")
+    _run(lake, "DELETE FROM frazil_queue")
+    assert lake.table("shop.events").append(rows(1)).changed
+
+
+def _run(lake: frazil.Lake, sql: str) -> None:
+    lake.catalog.store._engine.write(lambda db: db.execute(sql))  # type: ignore[attr-defined]
+
+
+class _Chance:
+    """A runtime that notes how long it was asked to sleep."""
+
+    def __init__(self, random: float) -> None:
+        self.slept: list[float] = []
+        self.runtime = replace(SYSTEM, sleep=self.slept.append, random=lambda: random)
+
+
+def _line(lake: frazil.Lake, chance: _Chance) -> line.Line:
+    table_uuid = lake.catalog.load(NAME).metadata.uuid
+    identity = Identity("c", "d", given=False)
+    return line.Line(NAME, lake.catalog, queue_of(lake), chance.runtime, table_uuid, None, identity)
+
+
+def test_p8_strangers_who_commit_are_left_gaps(lake: frazil.Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line, "_GAPS_WITHOUT", 1 / 128)
+    rarely, often = _Chance(0.001), _Chance(0.2)
+    _line(lake, rarely).gather()
+    assert line.GAP_S in rarely.slept, "now and then, for who never gets a chance to be seen"
+    _line(lake, often).gather()
+    assert line.GAP_S not in often.slept
+    table = lake.table("shop.events")
+    if isinstance(queue_of(lake), MemoryQueue):
+        traffic_of(queue_of(lake)).met_stranger(place(lake), SYSTEM.monotonic())
+    else:
+        table.pyiceberg().append(rows(1))
+        table.append(rows(2))
+    _line(lake, often).gather()
+    assert line.GAP_S in often.slept
+
+
+def test_p8_a_writer_that_knows_no_queue_lands_beside_a_busy_one(lake: frazil.Lake) -> None:
+    if isinstance(queue_of(lake), MemoryQueue):
+        pytest.skip("nobody else reaches it")
+    table = lake.table("shop.events")
+    stop = threading.Event()
+
+    def busy(first: int) -> int:
+        count = 0
+        while not stop.is_set():
+            table.append(rows(first + count))
+            count += 1
+        return count
+
+    with ThreadPoolExecutor(3) as pool:
+        futures = [pool.submit(busy, first) for first in (1_000, 2_000, 3_000)]
+        landed = 0
+        try:
+            for _ in range(200):
+                with suppress(CommitFailedException):
+                    table.pyiceberg().append(rows(landed))
+                    landed += 1
+                if landed == 3:
+                    break
+        finally:
+            stop.set()
+        ours = sum(future.result() for future in futures)
+    assert landed == 3
+    assert len(ids_in(table)) == ours + landed
