@@ -92,10 +92,18 @@ bench-contention: $(READY) ## Measure 1 to 100 writers on one table beside Icebe
 	@.ci/java-check
 	PATH="$(CURDIR)/.tools/bin:$$PATH" UV_PROJECT_ENVIRONMENT=$(VENV) uv run --frozen --group bench python benchmarks/contention.py $(ARGS)
 
+.PHONY: bench-groups
+bench-groups: $(READY) ## Measure 30 writers that commit together: mixed operations beside a model, and a table that grows old
+	$(BIN)/python benchmarks/groups.py $(ARGS)
+
 .PHONY: histories
 histories: $(READY) ## Thousands of random commits, also by 8 processes on SQLite and Postgres, beside a sequential model
 	$(BIN)/python -m tests.concurrency.histories --seeds 20 --sessions 150 $(ARGS)
 	for uri in sqlite postgres; do $(BIN)/python -m tests.concurrency.histories --processes --uri $$uri --sessions 300 --every 5 $(ARGS); done
+
+.PHONY: combiners
+combiners: $(READY) ## Writers killed and frozen 2,000 times while they commit for others, on SQLite and Postgres (ARGS="--rounds 100 --database sqlite")
+	$(BIN)/python -m tests.concurrency.combiners $(ARGS)
 
 .PHONY: soak
 soak: $(READY) ## The races and the kill -9 runs again and again (TIMES=20)

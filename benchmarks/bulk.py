@@ -12,8 +12,8 @@ from pyiceberg.types import LongType
 
 import frazil
 from common import Report, places, stopwatch
-from frazil.commit.loop import CommitContext, Identity, commit
-from frazil.commit.operations import Kind, Write
+from frazil.commit.loop import CommitContext, commit
+from frazil.commit.operations import Identity, Kind, Write
 from frazil.model import DataFile, Ident
 from peers.pyiceberg_files import their_file
 

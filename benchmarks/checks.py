@@ -30,8 +30,8 @@ from frazil.commit import summaries
 from frazil.commit.conflicts import head_conflicts, row_conflicts
 from frazil.commit.history import history
 from frazil.commit.look import Looking
-from frazil.commit.loop import CommitContext, Identity, commit
-from frazil.commit.operations import Kind, Write
+from frazil.commit.loop import CommitContext, commit
+from frazil.commit.operations import Identity, Kind, Write
 from frazil.dml.append import append
 from frazil.dml.delete import delete
 from frazil.dml.update import update

@@ -8,6 +8,7 @@ known, so that a process that dies takes nothing with it.
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import json
 import logging
@@ -117,9 +118,9 @@ class Frazil:
         import uuid
 
         import frazil
-        from frazil.commit.loop import CommitContext, Identity
+        from frazil.commit.loop import CommitContext
         from frazil.commit.loop import commit as send
-        from frazil.commit.operations import Kind, Write
+        from frazil.commit.operations import Identity, Kind, Write
         from frazil.model import DataFile, Ident
 
         context = CommitContext(lake.catalog, lake.storage, Ident.parse(TABLE))
@@ -313,6 +314,8 @@ def main(folder: Path) -> None:
         # What a first commit has loaded is loaded once, not by each writer inside its seconds.
         with contextlib.suppress(Exception):
             importlib.import_module(module)
+    # Jobs are processes of their own: none copies, page by page, what its collector finds of the modules loaded here.
+    gc.freeze()
     notes = folder / "notes"
     notes.mkdir()
     barrier = _fork.Barrier(request.writers)
