@@ -18,7 +18,7 @@ from pyiceberg.exceptions import CommitFailedException
 
 import frazil
 from frazil.catalog._memory_queue import MemoryQueue
-from frazil.catalog.base import CommitQueue, Fate, Ticket
+from frazil.catalog.base import CommitQueue, Fate, Ticket, Unknown
 from frazil.catalog.foreign import ForeignCatalog
 from frazil.commit import line, tickets
 from frazil.commit.group import GROUP_DIGEST, GROUP_SIZE, MOST_TRIES
@@ -538,3 +538,54 @@ def test_p8_a_writer_that_knows_no_queue_lands_beside_a_busy_one(lake: frazil.La
         ours = sum(future.result() for future in futures)
     assert landed == 3
     assert len(ids_in(table)) == ours + landed
+
+
+def test_a_swap_that_could_not_be_sent_lets_the_others_go_on(
+    lake: frazil.Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = lake.table("shop.events")
+    swap, failures = lake.catalog.swap, [1, 2]
+
+    def failing(prepared: Any) -> Any:
+        if failures:
+            failures.pop()
+            raise frazil.CatalogUnavailable("the database is away")
+        return swap(prepared)
+
+    with meeting(lake) as met:
+        monkeypatch.setattr(lake.catalog, "swap", failing)
+        futures = [met.write(table.append, rows(number)) for number in (1, 2, 3)]
+    assert all(future.result().changed for future in futures)
+    assert ids_in(table) == [1, 2, 3]
+    assert not failures
+
+
+def test_p9_who_went_with_a_swap_of_unknown_outcome_is_told_so(
+    lake: frazil.Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = lake.table("shop.events")
+    if not isinstance(queue_of(lake), MemoryQueue):
+        pytest.skip("its transaction has the tickets, too")
+    swap, load = lake.catalog.swap, lake.catalog.load
+    away = threading.Event()
+
+    def lost(prepared: Any) -> Any:
+        swap(prepared)
+        away.set()
+        return Unknown("no answer")
+
+    def unreachable(ident: Ident) -> Any:
+        if away.is_set():
+            raise frazil.CatalogUnavailable("the catalog is away")
+        return load(ident)
+
+    with meeting(lake) as met:
+        monkeypatch.setattr(lake.catalog, "swap", lost)
+        monkeypatch.setattr(lake.catalog, "load", unreachable)
+        once = frazil.Retry(tries=2, base_ms=0, fault_tries=1)
+        futures = [met.write(table.append, rows(number), retry=once) for number in (1, 2)]
+    for future in futures:
+        with pytest.raises(frazil.CommitUnknown):
+            future.result()
+    monkeypatch.undo()
+    assert ids_in(table) == [1, 2], "nothing was deleted"

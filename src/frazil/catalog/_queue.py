@@ -90,12 +90,15 @@ class SqlQueue:
     def withdraw(self, key: str) -> Verdict | None:
         sql = f"UPDATE {QUEUE} SET state = ? WHERE ticket = ? AND state = ?"  # noqa: S608
         values = (int(Fate.WITHDRAWN), key, int(Fate.WAITING))
-        try:
-            self._change(sql, values)
-        except OutcomeUnknown:
-            # Asked again, it is the same; what the row says afterwards is the truth either way.
-            self._change_or_unavailable(sql, values)
-        return self.verdict(key)
+        for _ in range(_TRIES):
+            try:
+                # Durable, unlike the rest: its files are deleted next, so no crash of the database may undo it.
+                self._engine.write(lambda db: db.execute(sql, values).rowcount)
+                return self.verdict(key)
+            except (LostRace, OutcomeUnknown):
+                # Asked again, it is the same; what the row says afterwards is the truth either way.
+                continue
+        raise CatalogUnavailable("The queue of the catalog did not answer", advice="Call again")
 
     def extend(self, key: str, lives_ms: int) -> None:
         sql = f"UPDATE {QUEUE} SET deadline = {self._engine.clock()} + ? WHERE ticket = ? AND state = ?"  # noqa: S608

@@ -357,9 +357,7 @@ class _Loop:
         if draft is None:
             return self._nothing_to_do(head)
         prepared = self._prepare(head, draft)
-        outcome = self._settled(self._swap(prepared, draft), prepared, draft)
-        if prepared.proposal.settlement is not None and self._catalog.queue is not None:
-            self._catalog.queue.conclude(prepared.proposal.settlement, outcome)
+        outcome = self._sent_and_settled(prepared, draft)
         self._phase(Phase.SWAPPED)
         return self._conclude(outcome, prepared, draft, began)
 
@@ -419,6 +417,20 @@ class _Loop:
             self._context.storage.delete(draft.written)
             raise
         return prepared
+
+    def _sent_and_settled(self, prepared: Prepared, draft: Draft) -> Outcome:
+        """Send the swap, find out what came of it, and let those know whose tickets went with it."""
+        outcome: Outcome = Unknown("whoever committed it was interrupted")
+        try:
+            outcome = self._settled(self._swap(prepared, draft), prepared, draft)
+        except FrazilError:
+            outcome = Stale(None) if self._fate is _Fate.OPEN else outcome
+            raise
+        finally:
+            settlement, queue = prepared.proposal.settlement, self._catalog.queue
+            if settlement is not None and queue is not None:
+                queue.conclude(settlement, outcome)
+        return outcome
 
     def _own_ticket(self) -> str | None:
         return None if self._line is None or self._line.ticket is None else self._line.ticket.key
