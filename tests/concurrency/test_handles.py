@@ -30,7 +30,10 @@ def test_threads_share_a_lake(lake: frazil.Lake) -> None:
     table = lake.table("ns.t")
     with ThreadPoolExecutor(8) as pool:
         done = list(pool.map(lambda number: table.append(batch(0, number)), range(24)))
-    assert len({each.snapshot_id for each in done}) == 24
+    assert len({(each.snapshot_id, each.group_index) for each in done}) == 24
+    assert sorted(commit.commit_id for each in table.history() for commit in each.commits) == sorted(
+        each.commit_id for each in done
+    )
     assert batches_in(table.scan().to_arrow()) == [(0, number) for number in range(24)]
 
 

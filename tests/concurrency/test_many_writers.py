@@ -52,8 +52,9 @@ def test_thirty_writers_lose_nothing_and_leave_nothing(address: Address) -> None
     assert table.scan().count() == WRITERS * BATCHES * 10
     assert batches_in(table.pyiceberg().scan().to_arrow()) == expected
     history = table.history()
-    assert len(history) == WRITERS * BATCHES
+    commits = [commit.commit_id for each in history for commit in each.commits]
+    assert len(commits) == len(set(commits)) == WRITERS * BATCHES
     assert [each.sequence_number for each in history] == list(range(1, len(history) + 1))
-    assert max(attempts) > 1, "nobody ever lost a race, so this run proved nothing"
+    assert max(attempts) > 1 or len(history) < len(commits), "nobody ever met another, so this run proved nothing"
     assert unreferenced_files(table) == set()
     table._lake.close()

@@ -6,9 +6,11 @@ Hints, all of it: a bell that nobody hears costs the time until the sleeper look
 from __future__ import annotations
 
 import contextlib
+import os
 import select
 import socket
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -201,10 +203,6 @@ class Session:
             with contextlib.suppress(Exception):
                 connection.close()
 
-    def __del__(self) -> None:
-        # In a forked child there is nothing of the parent's here (after_fork_in_child).
-        self.close()
-
     def opened(self) -> _Connection | None:
         with self._lock:
             if not self.is_possible:
@@ -215,11 +213,15 @@ class Session:
                 self._connection = None
                 connection = self._connect()
                 connection.execute(f"LISTEN {self._channel}".encode())
-                connection.add_notify_handler(lambda notice: self._heard([notice.payload]))
+                me = weakref.ref(self)
+                # Neither keeps the other alive: whoever forgets to close a lake leaves no connection behind.
+                connection.add_notify_handler(lambda notice: _tell(me(), notice.payload))
+                weakref.finalize(self, _close_own, connection, os.getpid())
                 if self._stir is None:
                     self._stir = socket.socketpair()
                     for end in self._stir:
                         end.setblocking(False)
+                        weakref.finalize(self, end.close)
                 self._connection = connection
             return self._connection
 
@@ -305,6 +307,17 @@ class Session:
             except Exception:  # noqa: BLE001 - whatever it is, the lock goes with the connection
                 with contextlib.suppress(Exception):
                     connection.close()
+
+
+def _tell(session: Session | None, key: str) -> None:
+    if session is not None:
+        session._heard([key])
+
+
+def _close_own(connection: _Connection, pid: int) -> None:
+    if os.getpid() == pid:
+        with contextlib.suppress(Exception):
+            connection.close()
 
 
 def _notify(sleepers: Sleepers) -> tuple[str, list[str]]:
