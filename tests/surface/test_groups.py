@@ -589,3 +589,19 @@ def test_p9_who_went_with_a_swap_of_unknown_outcome_is_told_so(
             future.result()
     monkeypatch.undo()
     assert ids_in(table) == [1, 2], "nothing was deleted"
+
+
+def test_p9_a_ticket_that_is_still_there_proves_that_my_swap_has_not_landed(
+    lake: frazil.Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if isinstance(queue_of(lake), MemoryQueue):
+        pytest.skip("its tickets are not in the swap's transaction")
+    table = lake.table("shop.events")
+    expect_others(lake)
+    monkeypatch.setattr(lake.catalog, "swap", lambda _prepared: Unknown("the connection broke before it arrived"))
+    with pytest.raises(frazil.CatalogUnavailable, match="was not committed"):
+        table.append(rows(1), retry=frazil.Retry(tries=2, base_ms=0, fault_tries=1))
+    monkeypatch.undo()
+    assert ids_in(table) == []
+    assert _data_files(lake) == set()
+    assert queue_of(lake).count(place(lake)) == 0

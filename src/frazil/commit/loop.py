@@ -321,6 +321,7 @@ class _Loop:
         self._fate = _Fate.OPEN
         if isinstance(error, CommitUnknown):
             # My own swap would have taken the ticket with it: it has not landed and never will.
+            self._chain.remove_everything()
             raise CatalogUnavailable(
                 f"The {self._name} on {self._context.ident} was not committed: the catalog did not answer",
                 evidence=error.evidence,
