@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pyiceberg.table import Table
 
+from frazil.commit.group import GROUP_SIZE
 from interop.conftest import Place
 from interop.race import BATCHES, Writers, is_ours, local_path, race, unreferenced
 
@@ -67,7 +68,13 @@ def _check_every_engine_reads_each_batch_once(place: Place, writers: int) -> Tab
     java = place.iceberg_java().table(TABLE)
     assert _batches(java.rows()) == expected
     snapshots = java.metadata()["snapshots"]
-    assert sorted(s["sequence_number"] for s in snapshots) == list(range(1, len(expected) + 1))
+    assert sorted(s["sequence_number"] for s in snapshots) == list(range(1, len(snapshots) + 1))
+    # Commits of Frazil that met share a snapshot; everybody else has one of its own.
+    commits = [
+        int((each.summary.additional_properties if each.summary else {}).get(GROUP_SIZE, "1"))
+        for each in table.snapshots()
+    ]
+    assert (len(commits), sum(commits)) == (len(snapshots), len(expected))
     return table
 
 
