@@ -510,9 +510,13 @@ def test_p8_strangers_who_commit_are_left_gaps(lake: frazil.Lake, monkeypatch: p
     assert line.GAP_S in often.slept
 
 
-def test_p8_a_writer_that_knows_no_queue_lands_beside_a_busy_one(lake: frazil.Lake) -> None:
+def test_p8_a_writer_that_knows_no_queue_lands_beside_a_busy_one(
+    lake: frazil.Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if isinstance(queue_of(lake), MemoryQueue):
         pytest.skip("nobody else reaches it")
+    # The chance to be seen for the first time comes sooner than in real life.
+    monkeypatch.setattr(line, "_GAPS_WITHOUT", 1 / 4)
     table = lake.table("shop.events")
     stop = threading.Event()
 
