@@ -426,6 +426,20 @@ def test_threads_on_a_foreign_catalog_are_committed_together(tmp_path: Path) -> 
         assert len({each.snapshot_id for each in done[:3]}) == 1
         assert ids_in(table) == [1, 2, 3, 4]
         assert table.append(rows(4), commit_id="mine").already_committed
+        # Whoever combines: its own id must be found again, too.
+        release = catalog.try_turn(NAME)
+        assert release is not None
+        with ThreadPoolExecutor(1) as pool:
+            queued = threading.Event()
+            waits = pool.submit(
+                table.append, rows(5), on_phase=lambda phase, _: queued.set() if phase is Phase.QUEUED else None
+            )
+            assert queued.wait(60)
+            release()
+            table.append(rows(6), commit_id="combiner's")
+            waits.result()
+        assert table.append(rows(6), commit_id="combiner's").already_committed
+        assert ids_in(table) == [1, 2, 3, 4, 5, 6]
 
 
 def _all_files(lake: frazil.Lake) -> list[str]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from frazil.catalog.base import Catalog, ChangeRecord, CommitRecord, Dropped, Head, Proposal, Settlement
+from frazil.catalog.records import COMMIT_DIGEST
 from frazil.commit import summaries
 from frazil.commit.carry import Carried
 from frazil.commit.checks import Check
@@ -184,6 +185,9 @@ class Chain:
     def _shared(self, building: Building) -> Step | None:
         """My one step, if others' rows may come in the same snapshot."""
         if len(self._steps) != 1 or not self._writes or not self._writes[0].write.may_share_a_snapshot:
+            return None
+        if COMMIT_DIGEST in building.identity and not self._catalog.capabilities.records_commit_ids:
+            # An id that its caller chose is found again in the snapshot's summary only, so it needs one of its own.
             return None
         return self._writes[0] if self.stands(building) else None
 
