@@ -129,7 +129,7 @@ def test_p4_tries_are_counted(store: Any) -> None:
     store.queue.tried(["a"])
     (found,) = store.queue.waiting(PLACE, 10)
     assert found.tries == 2
-    store.queue.give_back(["a"])
+    assert swap(store, "v0", "v1", Settlement({}, ("a",))) == Committed("v1")
     assert store.queue.verdict("a").fate is Fate.RETURNED
 
 
@@ -142,9 +142,8 @@ def test_a_commit_id_that_is_taken_undoes_the_whole_swap(store: Any) -> None:
     assert store.queue.count(PLACE) == 2
 
 
+@pytest.mark.parametrize("store", ["sqlite", "postgres"], indirect=True)
 def test_p9_a_commit_in_the_queue_is_found_by_its_id(store: Any) -> None:
-    if isinstance(store, MemoryStore):
-        pytest.skip("its writer is in the same process and knows")
     store.queue.put(ticket("id"), LONG)
     assert store.find_commit(UUID, "id") is None
     assert swap(store, "v0", "v1", Settlement({"id": b"[7, 3, 2, 1, true, 0]"})) == Committed("v1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -334,19 +335,28 @@ def test_p4_what_is_not_understood_goes_back_and_stops_nobody(lake: frazil.Lake,
     assert ids_in(table) == [1]
 
 
-def test_p4_who_was_in_groups_that_came_to_nothing_is_left_to_its_writer(lake: frazil.Lake) -> None:
-    table = lake.table("shop.events")
+def test_p4_who_was_in_groups_that_came_to_nothing_is_left_to_its_writer(
+    lake: frazil.Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, me = lake.table("shop.events"), threading.current_thread()
     with meeting(lake) as met:
         suspect = met.write(table.append, rows(1))
         fine = met.write(table.append, rows(2))
         oldest, _ = queue_of(lake).waiting(place(lake), 2)
         for _ in range(MOST_TRIES):
             queue_of(lake).tried([oldest.ticket.key])
-    done = suspect.result(), fine.result()
-    assert ids_in(table) == [1, 2]
-    if done[1].group_index or not done[0].group_index:
-        # Unless the suspect itself had the turn, it was not taken along.
-        assert done[0].snapshot_id != done[1].snapshot_id or done[0].group_index == 0
+        with monkeypatch.context() as alone:
+            # Nobody else combines meanwhile.
+            alone.setattr(
+                lake.catalog, "try_turn", lambda _: (lambda: None) if threading.current_thread() is me else None
+            )
+            done = table.append(rows(3))
+        assert fine.result().snapshot_id == done.snapshot_id
+        verdict = queue_of(lake).verdict(oldest.ticket.key)
+        assert verdict is not None
+        assert verdict.fate is Fate.RETURNED
+    assert suspect.result().snapshot_id != done.snapshot_id
+    assert ids_in(table) == [1, 2, 3]
 
 
 def test_the_same_commit_id_twice_in_one_group_lands_once(lake: frazil.Lake) -> None:
@@ -466,10 +476,8 @@ def _live(table: frazil.Table) -> set[str]:
     return {file.path.removeprefix("file://") for file in table.files()}
 
 
+@pytest.mark.parametrize("lake", ["sqlite", "postgres"], indirect=True)
 def test_p10_a_ticket_that_is_gone_is_an_unknown_outcome(lake: frazil.Lake) -> None:
-    queue = queue_of(lake)
-    if isinstance(queue, MemoryQueue):
-        pytest.skip("nobody can take its tickets away")
     table = lake.table("shop.events")
     table.append(rows(1))
     with meeting(lake) as met:
@@ -482,11 +490,14 @@ def test_p10_a_ticket_that_is_gone_is_an_unknown_outcome(lake: frazil.Lake) -> N
     table.append(rows(3))
 
 
-def test_p10_writers_go_on_when_the_queue_is_dropped(lake: frazil.Lake) -> None:
-    if isinstance(queue_of(lake), MemoryQueue):
-        pytest.skip("it has no table")
-    _run(lake, "DELETE FROM frazil_queue")
-    assert lake.table("shop.events").append(rows(1)).changed
+@pytest.mark.parametrize("lake", ["sqlite", "postgres"], indirect=True)
+def test_p10_a_queue_that_was_dropped_comes_back_with_the_next_connection(lake: frazil.Lake) -> None:
+    _run(lake, "DROP TABLE frazil_queue")
+    with pickle.loads(pickle.dumps(lake)) as again:
+        assert queue_of(again).count(place(again)) == 0
+        with meeting(again) as met:
+            futures = [met.write(again.table("shop.events").append, rows(number)) for number in (1, 2)]
+        assert {future.result().group_size for future in futures} == {2}
 
 
 def _run(lake: frazil.Lake, sql: str) -> None:
@@ -524,11 +535,10 @@ def test_p8_strangers_who_commit_are_left_gaps(lake: frazil.Lake, monkeypatch: p
     assert line.GAP_S in often.slept
 
 
+@pytest.mark.parametrize("lake", ["sqlite", "postgres"], indirect=True)
 def test_p8_a_writer_that_knows_no_queue_lands_beside_a_busy_one(
     lake: frazil.Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if isinstance(queue_of(lake), MemoryQueue):
-        pytest.skip("nobody else reaches it")
     # The chance to be seen for the first time comes sooner than in real life.
     monkeypatch.setattr(line, "_GAPS_WITHOUT", 1 / 4)
     table = lake.table("shop.events")
@@ -578,12 +588,11 @@ def test_a_swap_that_could_not_be_sent_lets_the_others_go_on(
     assert not failures
 
 
+@pytest.mark.parametrize("lake", ["memory"], indirect=True)
 def test_p9_who_went_with_a_swap_of_unknown_outcome_is_told_so(
     lake: frazil.Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = lake.table("shop.events")
-    if not isinstance(queue_of(lake), MemoryQueue):
-        pytest.skip("its transaction has the tickets, too")
     swap, load = lake.catalog.swap, lake.catalog.load
     away = threading.Event()
 
@@ -609,11 +618,10 @@ def test_p9_who_went_with_a_swap_of_unknown_outcome_is_told_so(
     assert ids_in(table) == [1, 2], "nothing was deleted"
 
 
+@pytest.mark.parametrize("lake", ["sqlite", "postgres"], indirect=True)
 def test_p9_a_ticket_that_is_still_there_proves_that_my_swap_has_not_landed(
     lake: frazil.Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if isinstance(queue_of(lake), MemoryQueue):
-        pytest.skip("its tickets are not in the swap's transaction")
     table = lake.table("shop.events")
     expect_others(lake)
     monkeypatch.setattr(lake.catalog, "swap", lambda _prepared: Unknown("the connection broke before it arrived"))
