@@ -78,6 +78,11 @@ class CommitUnknown(FrazilError):
         self, problem: str, *, commit_id: str = "", evidence: str | None = None, advice: str | None = None
     ) -> None:
         self.commit_id = commit_id
+        if commit_id and advice is None:
+            advice = (
+                f"Nothing was deleted. Send it again with commit_id={commit_id!r}: it is found if it landed, and "
+                "committed if it did not"
+            )
         super().__init__(problem, evidence=evidence, advice=advice)
 
 

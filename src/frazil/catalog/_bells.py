@@ -46,8 +46,14 @@ class Rung:
             self._called.update(keys)
             self._condition.notify_all()
 
-    def sleep(self, key: str, seconds: float, listen: Callable[[float], Iterable[str]]) -> None:
-        """Until ``key`` is called or time is up. ``listen`` waits so long at most and returns the keys it heard."""
+    def sleep(self, key: str, seconds: float, listen: Callable[[float], Iterable[str]] | None) -> None:
+        """Until ``key`` is called or time is up. ``listen`` waits so long at most and returns the keys it heard.
+
+        None: there is nothing to hear, and whoever sleeps looks by itself, soon.
+        """
+        if listen is None:
+            self._runtime.sleep(min(seconds, _POLL_S))
+            return
         end = self._runtime.monotonic() + seconds
         while (left := end - self._runtime.monotonic()) > 0:
             with self._condition:
@@ -123,10 +129,7 @@ class SocketBell:
         self._socket, self._name = bound, name
 
     def sleep(self, key: str, seconds: float) -> None:
-        if not self.address():
-            self._runtime.sleep(min(seconds, _POLL_S))
-            return
-        self._rung.sleep(key, seconds, self._listen)
+        self._rung.sleep(key, seconds, self._listen if self.address() else None)
 
     def _listen(self, seconds: float) -> list[str]:
         mine = self._socket
@@ -234,10 +237,7 @@ class Session:
         return ""
 
     def sleep(self, key: str, seconds: float) -> None:
-        if not self.address():
-            self._runtime.sleep(min(seconds, _POLL_S))
-            return
-        self._rung.sleep(key, seconds, self._listen)
+        self._rung.sleep(key, seconds, self._listen if self.address() else None)
 
     def _listen(self, seconds: float) -> list[str]:
         connection, stir = self._connection, self._stir

@@ -114,10 +114,6 @@ class MemoryQueue:
             for key in keys:
                 self._rows[key].tries += 1
 
-    def give_back(self, keys: Sequence[str]) -> None:
-        with self._changed:
-            self._decide({key: Verdict(Fate.RETURNED) for key in keys})
-
     def claim(self, settlement: Settlement) -> bool:
         """False: one of the group does not wait any more, and none of it is claimed."""
         now = self._runtime.now_ms()

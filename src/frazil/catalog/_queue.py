@@ -69,8 +69,6 @@ class SqlQueue:
                 "Nobody can say whether the operation reached the queue of the catalog",
                 commit_id=ticket.commit_id,
                 evidence=str(error),
-                advice=f"Nothing was deleted. Send it again with commit_id={ticket.commit_id!r}: it is found if it "
-                "landed, and committed if it did not",
             ) from error
 
     def _insert(self, ticket: Ticket, fate: Fate, lives_ms: int) -> None:
@@ -135,9 +133,6 @@ class SqlQueue:
         sql = f"UPDATE {QUEUE} SET tries = tries + 1 WHERE ticket IN ({_marks(keys)})"  # noqa: S608
         self._change_or_unavailable(sql, tuple(keys))
 
-    def give_back(self, keys: Sequence[str]) -> None:
-        self._change_or_unavailable(*_return_sql(keys))
-
     def claim(self, settlement: Settlement) -> bool:  # noqa: ARG002 - the swap's transaction decides
         return True
 
@@ -149,7 +144,8 @@ class SqlQueue:
         if settlement.committed and self._committed(db, settlement.committed) != len(settlement.committed):
             raise TicketsGone
         if settlement.returned:
-            db.execute(*_return_sql(settlement.returned))
+            sql = f"UPDATE {QUEUE} SET state = ? WHERE ticket IN ({_marks(settlement.returned)}) AND state = 0"  # noqa: S608
+            db.execute(sql, (int(Fate.RETURNED), *settlement.returned))
         self._settled += 1
         if self._settled % _CLEAN_EVERY == 0:
             self._forget_old(db)
@@ -197,11 +193,6 @@ def record_of(table_uuid: str, commit_id: str, outcome: bytes) -> CommitRecord:
     """What a ticket's fate tells of a commit; which operation it was, nobody has kept."""
     snapshot_id, sequence_number, *_ = orjson.loads(outcome)
     return CommitRecord(table_uuid, commit_id, "", snapshot_id, sequence_number)
-
-
-def _return_sql(keys: Sequence[str]) -> tuple[str, tuple[Any, ...]]:
-    sql = f"UPDATE {QUEUE} SET state = ? WHERE ticket IN ({_marks(keys)}) AND state = 0"  # noqa: S608
-    return sql, (int(Fate.RETURNED), *keys)
 
 
 def _marks(keys: Sequence[Any]) -> str:

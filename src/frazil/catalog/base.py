@@ -203,7 +203,10 @@ class CommitQueue(Protocol):
     """Tickets of one catalog's tables. For speed alone: without it writers race on the swap (rules P1 to P4)."""
 
     def put(self, ticket: Ticket, lives_ms: int) -> None:
-        """Add a ticket that expires after so long by the catalog's clock. Raises CatalogUnavailable, CommitUnknown."""
+        """Add a ticket that expires after so long by the catalog's clock.
+
+        Raises CommitUnknown when nobody can say whether it is there; any other error says that it is not and will not.
+        """
 
     def waiting(self, place: str, most: int) -> list[Waiting]:
         """The oldest tickets that wait and have not expired, the oldest first."""
@@ -213,9 +216,6 @@ class CommitQueue(Protocol):
 
     def tried(self, keys: Sequence[str]) -> None:
         """Count one more try for each of these."""
-
-    def give_back(self, keys: Sequence[str]) -> None:
-        """Return tickets to their writers, those that still wait."""
 
     def claim(self, settlement: Settlement) -> bool:
         """Before the swap is sent. False: one of the group does not wait any more, where the swap would not see it."""

@@ -7,8 +7,10 @@ top of the ones before it, and all of them go into one new metadata file.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from typing import Protocol
+
+import orjson
 
 from frazil.catalog.base import Catalog, ChangeRecord, CommitRecord, Dropped, Head, Proposal, Settlement
 from frazil.catalog.records import COMMIT_DIGEST
@@ -75,11 +77,30 @@ class Draft:
 
 
 @dataclass(frozen=True, slots=True)
+class Told:
+    """What the writer of a ticket is told when it is committed."""
+
+    snapshot_id: int
+    sequence_number: int
+    group_index: int = 0
+    shared: bool = False
+    rebased_over: int = 0
+    group_size: int = 1
+
+    def encode(self) -> bytes:
+        return orjson.dumps(astuple(self))
+
+    @staticmethod
+    def decode(body: bytes) -> Told:
+        return Told(*orjson.loads(body))
+
+
+@dataclass(frozen=True, slots=True)
 class Boarded:
     """Others' operations that are committed with one's own."""
 
-    outcomes: Mapping[str, tuple[int, int, int, bool, int]]
-    """Ticket → snapshot id, sequence number, place in the group, whether it shares its snapshot, rebased over."""
+    outcomes: Mapping[str, Told]
+    """By ticket."""
     returned: tuple[str, ...]
     records: tuple[CommitRecord, ...]
     sleepers: tuple[tuple[str, str], ...]
@@ -242,7 +263,7 @@ class Chain:
             building.require(write_requirements(write, building.head.metadata))
         if carried.is_empty:
             return
-        parent = self._parent(metadata, write.branch)
+        parent = parent_of(self._ident, metadata, write.branch)
         # What was read is the parent, unless winners have come in between. The first step that writes anything read
         # the base, however many have only read before it.
         read = write.base.sequence_number if since.changes and step is self._real[0] else None
@@ -323,9 +344,6 @@ class Chain:
         """No other step names the files that this one takes rows out of, or those that it adds."""
         mine = _names(step.write)
         return all(mine.isdisjoint(_names(other.write)) for other in self._writes if other is not step)
-
-    def _parent(self, metadata: TableMetadata, branch: str) -> Snapshot | None:
-        return parent_of(self._ident, metadata, branch)
 
     # Clean-up
 

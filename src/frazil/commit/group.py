@@ -11,15 +11,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-
-import orjson
+from dataclasses import dataclass, replace
 
 from frazil.catalog.base import Catalog, CommitRecord, Settlement, Waiting
 from frazil.catalog.records import COMMIT_DIGEST, COMMIT_ID
 from frazil.commit import tickets
 from frazil.commit.carry import unmoved
-from frazil.commit.chain import Boarded, Building, Chain, Draft, Refused, Step, parent_of
+from frazil.commit.chain import Boarded, Building, Chain, Draft, Refused, Step, Told, parent_of
 from frazil.commit.look import Glance, Looking, NeedsLook
 from frazil.commit.manifests import FilesMissing, OperationManifests
 from frazil.commit.operations import Identity, Kind, Write
@@ -41,49 +39,17 @@ _OLD_MS = 1_000
 _FAR_BACK = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
-    """What the writer of a ticket is told when it is committed."""
-
-    snapshot_id: int
-    sequence_number: int
-    group_size: int
-    group_index: int
-    shared: bool
-    rebased_over: int
-
-    def encode(self) -> bytes:
-        return orjson.dumps(
-            [
-                self.snapshot_id,
-                self.sequence_number,
-                self.group_size,
-                self.group_index,
-                self.shared,
-                self.rebased_over,
-            ]
-        )
-
-    @staticmethod
-    def decode(body: bytes) -> Told:
-        return Told(*orjson.loads(body))
-
-
 def settlement_of(draft: Draft, own: str | None) -> Settlement | None:
     """The fates that a draft's swap decides. ``own``: my ticket, if I am in the queue, too."""
     boarded = draft.boarded
     if boarded is None and own is None:
         return None
-    outcomes = dict(boarded.outcomes) if boarded is not None else {}
-    size = len(outcomes) + 1
-    committed = {
-        key: Told(snapshot_id, number, size, index, shared, rebased).encode()
-        for key, (snapshot_id, number, index, shared, rebased) in outcomes.items()
-    }
+    told = dict(boarded.outcomes) if boarded is not None else {}
+    size = len(told) + 1
     if own is not None:
         # Nobody reads it but who looks after me; the guard on it keeps the operation from landing twice.
-        mine = Told(draft.snapshot_id or 0, draft.sequence_number, size, 0, draft.is_shared, 0)
-        committed[own] = mine.encode()
+        told[own] = Told(draft.snapshot_id or 0, draft.sequence_number, shared=draft.is_shared)
+    committed = {key: replace(each, group_size=size).encode() for key, each in told.items()}
     if boarded is None:
         return Settlement(committed)
     return Settlement(committed, boarded.returned, boarded.records, boarded.sleepers)
@@ -142,7 +108,7 @@ class Group:
         """No attempt was lost yet, so nothing hints at a commit id that is there already."""
         self._found = list(_bounded(waiting))
         self._returned: list[str] = []
-        self._outcomes: dict[str, tuple[int, int, int, bool, int]] = {}
+        self._outcomes: dict[str, Told] = {}
         self._records: list[CommitRecord] = []
 
     def board(self, building: Building, mine: Step | None) -> Boarded:
@@ -175,7 +141,8 @@ class Group:
             if not _knows_base(write, building.head.metadata):
                 raise NeedsLook
             member = _Member(waiting, write, identity)
-            if not self._chain(member).stands(building):
+            # Who gets a snapshot of its own is checked when its turn comes, against the others, too.
+            if self._shares(member) and not self._chain(member).stands(building):
                 raise NeedsLook
             known.add(identity.commit_id)
         except (NeedsLook, Refused, tickets.NotUnderstood):
@@ -263,7 +230,6 @@ class Group:
     def _add_alone(self, building: Building, member: _Member) -> None:
         building.boarding = summary_identity(member.identity)
         try:
-            # Checked again: against those of the group who came before it, too.
             snapshot_id = self._chain(member).add_alone(building)
         except (NeedsLook, Refused, FilesMissing):
             self._give_back(member.waiting)
@@ -276,7 +242,7 @@ class Group:
     def _landed(self, building: Building, member: _Member, snapshot_id: int, *, is_shared: bool) -> None:
         number, index = building.metadata.last_sequence_number, len(self._outcomes) + 1
         rebased = _rebased_over(building.metadata, snapshot_id, member.write)
-        self._outcomes[member.key] = (snapshot_id, number, index, is_shared, rebased)
+        self._outcomes[member.key] = Told(snapshot_id, number, index, is_shared, rebased)
         if member.identity.given and self._catalog.capabilities.records_commit_ids:
             self._records.append(
                 CommitRecord(

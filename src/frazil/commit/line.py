@@ -15,7 +15,7 @@ from frazil import observe
 from frazil.catalog.base import Catalog, CommitQueue, Fate, Ticket, Verdict
 from frazil.commit import tickets
 from frazil.commit.operations import Identity, Write
-from frazil.errors import CommitUnknown
+from frazil.errors import CommitUnknown, FrazilError
 from frazil.model import Ident
 from frazil.runtime import Runtime
 
@@ -134,7 +134,13 @@ class Line:
         )
         # Before it is sent: from here on only the queue knows what becomes of the operation.
         self.ticket, self._joined = ticket, self._runtime.monotonic()
-        self._queue.put(ticket, LIVES_MS)
+        try:
+            self._queue.put(ticket, LIVES_MS)
+        except FrazilError as error:
+            if not isinstance(error, CommitUnknown):
+                # By contract it is not there, and never will be.
+                self.ticket = None
+            raise
         self._beat = self._runtime.monotonic()
 
     def _wait(self, until: Callable[[], None]) -> Release | Verdict:
@@ -188,8 +194,6 @@ class Line:
                 evidence="Its ticket is gone from the queue"
                 if verdict is None
                 else "Whoever committed it with others got no answer",
-                advice=f"Nothing was deleted. Send it again with commit_id={self._identity.commit_id!r}: it is found "
-                "if it landed, and committed if it did not",
             )
         if verdict.fate is not Fate.WAITING:
             self.leave()

@@ -35,12 +35,11 @@ from frazil.catalog.base import (
     Verdict,
 )
 from frazil.catalog.records import COMMIT_ID, find_record
-from frazil.commit.chain import Chain, Draft, Refused
+from frazil.commit.chain import Chain, Draft, Refused, Told
 from frazil.commit.group import (
     GROUP_SIZE,
     MOST_TICKETS,
     Group,
-    Told,
     counts_of,
     old_ones,
     settlement_of,
@@ -307,8 +306,6 @@ class _Loop:
                     f"Nobody can say whether this {self._name} on {self._context.ident} was committed",
                     commit_id=self._identity.commit_id,
                     evidence=unknown.problem,
-                    advice=f"Nothing was deleted. Send it again with commit_id={self._identity.commit_id!r}: "
-                    "it is found if it landed, and committed if it did not",
                 ) from error
             return None
         if verdict.fate is Fate.COMMITTED:
@@ -472,8 +469,6 @@ class _Loop:
                     f"Nobody can say whether this {self._name} on {self._context.ident} was committed",
                     commit_id=self._identity.commit_id,
                     evidence=outcome.cause,
-                    advice=f"Nothing was deleted. Send it again with commit_id={self._identity.commit_id!r}: "
-                    "it is found if it landed, and committed if it did not",
                 )
             case _:
                 assert_never(outcome)

@@ -90,7 +90,7 @@ class OperationManifests:
     @property
     def paths(self) -> list[str]:
         """Every file that another attempt may use: what was staged, and what the attempts so far have written."""
-        return [*self._written(), *self._write.staged_paths]
+        return [*self.written, *self._write.staged_paths]
 
     def remove_unused(self) -> None:
         """After a success: what only losing attempts wanted, and what went into a merge or is not needed any more."""
@@ -101,20 +101,17 @@ class OperationManifests:
         self._used = set(self._write.staged_paths)
 
     @property
-    def written(self) -> list[str]:
-        """What the attempts so far have written, beside what was staged."""
-        return self._written()
-
-    @property
     def unused(self) -> list[str]:
         """Those of ``written`` that the last attempt's list does not name."""
-        return [path for path in self._written() if path not in self._used]
+        return [path for path in self.written if path not in self._used]
 
     def remove_all(self) -> None:
         """After a definite failure: nobody can reference any of these."""
-        self._storage.delete(self._written())
+        self._storage.delete(self.written)
 
-    def _written(self) -> list[str]:
+    @property
+    def written(self) -> list[str]:
+        """What the attempts so far have written, beside what was staged."""
         return [
             *(new.manifest.manifest_path for new in self._new.values()),
             *(file.file_path for file in self._position_deletes.values()),

@@ -5,11 +5,10 @@ from __future__ import annotations
 from frazil.errors import CorruptMetadata, InvalidInput
 from frazil.format.metadata import TableMetadata
 from frazil.format.properties import RETENTION, RETENTION_MIN_AGE
-from frazil.format.retention import MAX_SNAPSHOT_AGE, Expired, expired
+from frazil.format.retention import FIVE_DAYS_MS, MAX_SNAPSHOT_AGE, Expired, expired
 
 _MIN_AGE_MS = 60 * 60 * 1000
 """A merge of ours or of Java's may take as long, and needs the snapshot that it read."""
-_FIVE_DAYS_MS = 5 * 24 * 60 * 60 * 1000
 _FEWEST = 50
 """They go in batches: whoever reads the next version reads it from its beginning."""
 
@@ -19,7 +18,9 @@ def gone_with_a_commit(metadata: TableMetadata, now_ms: int) -> Expired:
     nothing = Expired()
     if str(metadata.properties.get(RETENTION, "false")).lower() != "true":
         return nothing
-    limit = now_ms - max(_number(metadata, MAX_SNAPSHOT_AGE, _FIVE_DAYS_MS), _min_age(metadata))
+    limit = now_ms - max(
+        _number(metadata, MAX_SNAPSHOT_AGE, FIVE_DAYS_MS), _number(metadata, RETENTION_MIN_AGE, _MIN_AGE_MS)
+    )
     kept = metadata.raw.get("snapshots") or ()
     batch = max(_FEWEST, len(kept) // 4)
     # The file has them in the order of their commits: without a batch of old ones there is nothing to work out.
@@ -33,11 +34,7 @@ def gone_with_a_commit(metadata: TableMetadata, now_ms: int) -> Expired:
     return nothing if found.refs else found
 
 
-def _min_age(metadata: TableMetadata) -> int:
-    return _number(metadata, RETENTION_MIN_AGE, _MIN_AGE_MS)
-
-
 def _number(metadata: TableMetadata, key: str, default: int) -> int:
     text = str(metadata.properties.get(key, default))
     # Who wrote something else there wanted something kept.
-    return int(text) if text.isdigit() else _FIVE_DAYS_MS
+    return int(text) if text.isdigit() else FIVE_DAYS_MS

@@ -13,7 +13,7 @@ MAX_SNAPSHOT_AGE = "history.expire.max-snapshot-age-ms"
 MIN_SNAPSHOTS = "history.expire.min-snapshots-to-keep"
 MAX_REF_AGE = "history.expire.max-ref-age-ms"
 GC_ENABLED = "gc.enabled"
-_FIVE_DAYS_MS = 5 * 24 * 60 * 60 * 1000
+FIVE_DAYS_MS = 5 * 24 * 60 * 60 * 1000
 
 Ref = Mapping[str, Any]
 
@@ -39,7 +39,7 @@ def expired(
             f"The table property {GC_ENABLED} is 'false': its files may belong to other tables, so nothing expires",
             advice=f"Set {GC_ENABLED} to 'true' if they do not",
         )
-    limit = now_ms - _number(metadata, MAX_SNAPSHOT_AGE, _FIVE_DAYS_MS) if older_than_ms is None else older_than_ms
+    limit = now_ms - _number(metadata, MAX_SNAPSHOT_AGE, FIVE_DAYS_MS) if older_than_ms is None else older_than_ms
     count = _number(metadata, MIN_SNAPSHOTS, 1) if retain_last is None else retain_last
     refs = {name: ref for name, ref in metadata.refs.items() if not _is_too_old(name, ref, metadata, now_ms)}
     kept: set[int] = set()
