@@ -248,6 +248,8 @@ class Change:
     """Which rows it was asked to take out, where its writer said so."""
     commits: tuple[SharedCommit, ...] = ()
     """Whose rows these are, where several writers share the snapshot."""
+    is_partial: bool = False
+    """Some of its files are not told here: they came in manifests that nobody has read."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from contract.samples import EVENTS
-from frazil.catalog.base import CommitRecord, Committed, Fate, Settlement, Stale, Ticket, Verdict
+from frazil.catalog.base import RESERVATION, CommitRecord, Committed, Fate, Settlement, Stale, Ticket, Verdict
 from frazil.catalog.memory import MemoryStore
 from frazil.catalog.postgres import PostgresStore
 from frazil.catalog.sqlite import SqliteStore
@@ -70,6 +70,22 @@ def test_tickets_wait_in_their_order_until_a_swap_takes_them(store: Any) -> None
     assert store.queue.verdict("c").fate is Fate.RETURNED
     assert keys(store) == []
     assert store.queue.verdict("z").fate is Fate.WAITING
+
+
+def test_a_reservation_is_first_and_is_nobody_elses_to_commit(store: Any) -> None:
+    for key in "ab":
+        store.queue.put(ticket(key), LONG)
+    assert store.queue.first(PLACE).ticket.key == "a"
+    for key in "xy":
+        store.queue.put(ticket(key, version=RESERVATION, body=b""), LONG)
+    assert store.queue.first(PLACE).ticket.key == "x"
+    assert store.queue.first("another") is None
+    assert keys(store) == ["a", "b"]
+    assert store.queue.count(PLACE) == 2
+    assert swap(store, "v0", "v1", Settlement({"x": b"", "a": b""})) == Committed("v1")
+    assert store.queue.first(PLACE).ticket.key == "y"
+    store.queue.withdraw("y")
+    assert store.queue.first(PLACE).ticket.key == "b"
 
 
 def test_a_ticket_sent_twice_is_in_the_queue_once(store: Any) -> None:
@@ -147,7 +163,7 @@ def test_p9_a_commit_in_the_queue_is_found_by_its_id(store: Any) -> None:
     store.queue.put(ticket("id"), LONG)
     assert store.find_commit(UUID, "id") is None
     assert swap(store, "v0", "v1", Settlement({"id": b"[7, 3, 2, 1, true, 0]"})) == Committed("v1")
-    assert store.find_commit(UUID, "id") == CommitRecord(UUID, "id", "", 7, 3)
+    assert store.find_commit(UUID, "id") == CommitRecord(UUID, "id", "", 7, 3, {"changed": 1})
     assert store.find_commit("another", "id") is None
 
 

@@ -19,13 +19,16 @@ from pyiceberg.exceptions import CommitFailedException
 
 import frazil
 from frazil.catalog._memory_queue import MemoryQueue
-from frazil.catalog.base import CommitQueue, Fate, Ticket, Unknown
+from frazil.catalog.base import RESERVATION, CommitQueue, Fate, Ticket, Unknown
 from frazil.catalog.foreign import ForeignCatalog
 from frazil.commit import line, tickets
 from frazil.commit.group import GROUP_DIGEST, GROUP_SIZE, MOST_TRIES
+from frazil.commit.intents import PropertyChange
 from frazil.commit.line import traffic_of
-from frazil.commit.loop import Phase
-from frazil.commit.operations import Identity
+from frazil.commit.loop import Phase, commit
+from frazil.commit.operations import Identity, MetadataChange
+from frazil.commit.retry import Retry
+from frazil.format.manifests import read_manifest, read_manifest_list
 from frazil.format.storage import Storage
 from frazil.model import Ident
 from frazil.runtime import SYSTEM
@@ -177,6 +180,122 @@ def test_who_wants_a_snapshot_of_its_own_gets_it_in_the_same_swap(lake: frazil.L
     assert ids_in(table) == [1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("most_files", [0, 100])
+def test_large_operations_bring_their_own_manifests(
+    lake: frazil.Lake, monkeypatch: pytest.MonkeyPatch, most_files: int
+) -> None:
+    monkeypatch.setattr(tickets, "MOST_FILES", most_files)
+    table = lake.table("shop.events")
+    table.append(rows(1))
+    with meeting(lake) as met:
+        futures = [met.write(table.append, rows(number, number + 1)) for number in (10, 20, 30)]
+        bodies = [each.ticket.body for each in queue_of(lake).waiting(place(lake), 10)]
+    done = [future.result() for future in futures]
+    assert all((b"parquet" in body) is (most_files > 0) for body in bodies), "only a reference travels"
+    assert len({each.snapshot_id for each in done}) == 1
+    assert {(each.rows_inserted, each.files_added, each.group_size) for each in done} == {(2, 1, 3)}
+    assert ids_in(table) == [1, 10, 11, 20, 21, 30, 31]
+    head = lake.catalog.load(NAME).metadata
+    newest = head.head_snapshot("main")
+    assert newest is not None
+    assert newest.manifest_list is not None
+    own = [
+        each
+        for each in read_manifest_list(lake.storage, newest.manifest_list)
+        if each.added_snapshot_id == newest.snapshot_id
+    ]
+    assert len(own) == (3 if most_files == 0 else 1), "named as they are, or one for all"
+    assert {each.added_rows_count for each in own} == {2 if most_files == 0 else 6}
+    assert (newest.summary["added-records"], newest.summary["total-records"]) == ("6", "7")
+    assert (newest.summary["added-data-files"], newest.summary["total-data-files"]) == ("3", "4")
+    assert sum(each.rows for each in table.history()[-1].commits) == 6
+    assert _metadata_files(lake) == _named_manifests(lake)
+    table.delete("id = 10")
+    assert ids_in(table) == [1, 11, 20, 21, 30, 31]
+
+
+def test_large_upserts_bring_their_own_manifests(lake: frazil.Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tickets, "MOST_FILES", 0)
+    table = lake.table("shop.events")
+    table.upsert(rows(1, 2, 3, x="first"))
+    with meeting(lake) as met:
+        futures = [met.write(table.upsert, rows(1, 2, x=value)) for value in "bc"]
+    done = [future.result() for future in futures]
+    last = max(zip(done, "bc", strict=True), key=lambda pair: pair[0].sequence_number)[1]
+    found = {row["id"]: row["x"] for row in table.scan().to_arrow().to_pylist()}
+    assert found == {1: last, 2: last, 3: "first"}
+    assert {each.group_size for each in done} == {2}
+    newest = lake.catalog.load(NAME).metadata.head_snapshot("main")
+    assert newest is not None
+    assert newest.operation == "overwrite"
+    assert (newest.summary["added-equality-deletes"], newest.summary["total-equality-deletes"]) == ("2", "7")
+    assert newest.summary["added-equality-delete-files"] == "1"
+    assert _metadata_files(lake) == _named_manifests(lake)
+
+
+def test_a_large_append_of_deleted_rows_is_left_to_its_writer(
+    lake: frazil.Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tickets, "MOST_FILES", 0)
+    table = lake.table("shop.events")
+    table.append(rows(1, 2))
+    with meeting(lake) as met:
+        futures = {number: met.write(table.append, rows(number)) for number in (7, 8)}
+        table.delete("id in (1, 8)", retry=frazil.Retry.none(), isolation="snapshot")
+    with pytest.raises(frazil.ConflictError, match="deleted meanwhile"):
+        futures[8].result()
+    futures[7].result()
+    assert ids_in(table) == [2, 7]
+    assert len(_data_files(lake)) == 3, "the first rows, their copy without row 1, and row 7"
+    assert _metadata_files(lake) == _named_manifests(lake)
+
+
+def test_p11_a_sinks_mark_travels_with_its_batch(lake: frazil.Lake) -> None:
+    table = lake.table("shop.events")
+
+    def write(sink: str, batch: int, *ids: int, on_phase: Any) -> Any:
+        return table.stream_sink(id=sink, on_phase=on_phase)(rows(*ids), batch)
+
+    with meeting(lake) as met:
+        futures = [met.write(write, f"sink-{number}", 0, number) for number in (1, 2, 3)]
+        twins = [met.write(write, "twins", 0, 50), met.write(write, "twins", 0, 50)]
+    done = [future.result() for future in futures]
+    assert len({each.snapshot_id for each in done}) == 1, "they share a snapshot"
+    assert {each.group_size for each in done} == {5 - 1}
+    failed = [future.exception() for future in twins]
+    assert sorted(map(str, map(type, failed))) == sorted(map(str, (type(None), frazil.ConflictError)))
+    assert ids_in(table) == [1, 2, 3, 50]
+    marks = {key: value for key, value in table.properties.items() if key.startswith("frazil.sink.")}
+    assert set(marks) == {"frazil.sink.sink-1", "frazil.sink.sink-2", "frazil.sink.sink-3", "frazil.sink.twins"}
+    assert table.stream_sink(id="sink-1")(rows(1), 0) is None, "written before"
+    assert _data_files(lake) == _live(table)
+
+
+def test_properties_that_are_set_at_once_are_set_by_one_swap(lake: frazil.Lake) -> None:
+    table = lake.table("shop.events")
+    before = lake.catalog.load(NAME).metadata.raw.get("metadata-log", [])
+    queued = threading.Semaphore(0)
+
+    def set_one(number: int) -> frazil.Commit:
+        context = lake.commit_context(NAME, lambda phase, _: queued.release() if phase is Phase.QUEUED else None)
+        change = MetadataChange(table.uuid, PropertyChange({f"p{number}": "x"}))
+        given = number == 2
+        return commit(context, change, Identity(f"id-{number}" if given else str(uuid.uuid4()), "d", given), Retry())
+
+    with ThreadPoolExecutor(3) as pool, meeting(lake):
+        futures = [pool.submit(set_one, number) for number in range(3)]
+        for _ in futures:
+            assert queued.acquire(timeout=60)
+    done = [future.result() for future in futures]
+    assert {each.group_size for each in done} == {3}
+    assert all(each.changed for each in done)
+    assert {f"p{number}" for number in range(3)} <= set(table.properties)
+    assert len(lake.catalog.load(NAME).metadata.raw["metadata-log"]) == len(before) + 1
+    again = set_one(2)
+    assert again.already_committed
+    assert again.changed
+
+
 def test_p7_only_the_last_snapshot_of_a_group_is_in_the_log(lake: frazil.Lake) -> None:
     table = lake.table("shop.events")
     with meeting(lake) as met:
@@ -229,6 +348,86 @@ def test_an_operation_that_reads_takes_the_others_along(lake: frazil.Lake) -> No
     assert deleted.rows_deleted == 1
     assert done[0].shared
     assert deleted.snapshot_id != done[0].snapshot_id
+
+
+def test_who_has_reserved_the_turn_gets_it_before_newcomers(lake: frazil.Lake) -> None:
+    """Appends come in a stream that never ends, each with the turn free for it; the delete commits all the same."""
+    table = lake.table("shop.events")
+    table.append(rows(1, 2))
+    expect_others(lake)
+    release = lake.catalog.try_turn(NAME)
+    assert release is not None
+    met = Meeting(lake)
+    deleting = met.write(table.delete, "id = 1")
+    reserved = queue_of(lake).first(place(lake))
+    assert reserved is not None
+    assert reserved.ticket.is_reservation
+    # The turn is free, the one who reserved it asleep: who comes now leaves it, and wakes the sleeper.
+    release()
+    done = table.append(rows(5))
+    deleted = deleting.result(timeout=60)
+    met.close()
+    assert (deleted.rows_deleted, deleted.attempts) == (1, 1)
+    assert deleted.sequence_number < done.sequence_number
+    assert done.group_size == 2, "the delete took it along"
+    assert ids_in(table) == [2, 5]
+    assert queue_of(lake).first(place(lake)) is None
+
+
+def test_p3_a_reservation_of_a_dead_writer_stops_nobody(lake: frazil.Lake) -> None:
+    table = lake.table("shop.events")
+    expect_others(lake)
+    dead = Ticket("dead", lake.catalog.load(NAME).metadata.uuid, "dead", RESERVATION, b"", "", place(lake))
+    queue_of(lake).put(dead, 60_000)
+    for number in range(4):
+        table.append(rows(number))
+    assert ids_in(table) == [0, 1, 2, 3]
+    left = queue_of(lake).first(place(lake))
+    assert left is not None
+    assert left.tries == line._COURTESY
+
+
+@pytest.mark.parametrize("verb", ["delete", "conflict", "nothing"])
+def test_a_reservation_does_not_outlive_its_write(lake: frazil.Lake, verb: str) -> None:
+    table = lake.table("shop.events")
+    table.append(rows(1))
+    with meeting(lake) as met:
+        where = "id = 9" if verb == "nothing" else "id = 1"
+        waiting = met.write(table.update, set={"x": "'new'"}, where=where)
+        if verb == "conflict":
+            table.update(set={"x": "'other'"}, where="id = 1", retry=frazil.Retry.none())
+    if verb == "conflict":
+        with pytest.raises(frazil.ConflictError):
+            waiting.result()
+    else:
+        assert waiting.result().changed is (verb == "delete")
+    assert queue_of(lake).first(place(lake)) is None
+
+
+@pytest.mark.parametrize("lake", ["sqlite", "postgres"], indirect=True)
+def test_p9_a_reservation_tells_that_a_swap_has_landed_whose_answer_was_lost(
+    lake: frazil.Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without it this would be an unknown outcome: nobody can read the head any more."""
+    table = lake.table("shop.events")
+    table.append(rows(1, 2))
+    catalog, sent = lake.catalog, lake.catalog.swap
+
+    def lost(prepared: Any) -> Any:
+        sent(prepared)
+        monkeypatch.setattr(catalog, "load", unreachable)
+        return Unknown("the answer was lost")
+
+    def unreachable(_ident: Ident) -> Any:
+        raise frazil.CatalogUnavailable("no answer")
+
+    with meeting(lake) as met:
+        monkeypatch.setattr(catalog, "swap", lost)
+        deleting = met.write(table.delete, "id = 1", retry=frazil.Retry(base_ms=1, cap_ms=1))
+    done = deleting.result(timeout=60)
+    monkeypatch.undo()
+    assert done.rows_deleted == 1
+    assert ids_in(table) == [2]
 
 
 def test_a_column_that_is_dropped_meanwhile_fails_alone(lake: frazil.Lake) -> None:
@@ -409,14 +608,7 @@ def test_a_group_leaves_no_file_that_nobody_names(lake: frazil.Lake) -> None:
                 met.write(table.append, rows(first + number))
             met.write(table.upsert, rows(first + 5))
     assert _data_files(lake) == _named_files(lake)
-    metadata = lake.catalog.load(NAME).metadata
-    named = {snapshot.manifest_list for snapshot in metadata.snapshots()}
-    from frazil.format.manifests import read_manifest_list
-
-    for path in list(named):
-        named |= {each.manifest_path for each in read_manifest_list(lake.storage, str(path))}
-    there = {path for path in _all_files(lake) if path.endswith(".avro")}
-    assert there == {str(path).removeprefix("file://") for path in named}
+    assert _metadata_files(lake) == _named_manifests(lake)
 
 
 def test_threads_on_a_foreign_catalog_are_committed_together(tmp_path: Path) -> None:
@@ -461,9 +653,19 @@ def _data_files(lake: frazil.Lake) -> set[str]:
     return {path for path in _all_files(lake) if path.endswith(".parquet")}
 
 
-def _named_files(lake: frazil.Lake) -> set[str]:
-    from frazil.format.manifests import read_manifest, read_manifest_list
+def _metadata_files(lake: frazil.Lake) -> set[str]:
+    return {path for path in _all_files(lake) if path.endswith(".avro")}
 
+
+def _named_manifests(lake: frazil.Lake) -> set[str]:
+    """Every manifest list, and every manifest in one."""
+    named = {str(snapshot.manifest_list) for snapshot in lake.catalog.load(NAME).metadata.snapshots()}
+    for path in list(named):
+        named |= {each.manifest_path for each in read_manifest_list(lake.storage, path)}
+    return {path.removeprefix("file://") for path in named}
+
+
+def _named_files(lake: frazil.Lake) -> set[str]:
     snapshot = lake.catalog.load(NAME).metadata.head_snapshot()
     assert snapshot is not None
     assert snapshot.manifest_list is not None
@@ -515,7 +717,7 @@ class _Chance:
 def _line(lake: frazil.Lake, chance: _Chance) -> line.Line:
     table_uuid = lake.catalog.load(NAME).metadata.uuid
     identity = Identity("c", "d", given=False)
-    return line.Line(NAME, lake.catalog, queue_of(lake), chance.runtime, table_uuid, None, identity)
+    return line.Line(NAME, lake.catalog, queue_of(lake), chance.runtime, table_uuid, None, identity, tuple)
 
 
 def test_p8_strangers_who_commit_are_left_gaps(lake: frazil.Lake, monkeypatch: pytest.MonkeyPatch) -> None:

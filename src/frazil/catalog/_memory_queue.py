@@ -95,11 +95,19 @@ class MemoryQueue:
     def waiting(self, place: str, most: int) -> list[Waiting]:
         now = self._runtime.now_ms()
         with self._changed:
-            return [Waiting(row.ticket, now - row.since_ms, row.tries) for row in self._waiting(place)][:most]
+            found = (row for row in self._waiting(place) if not row.ticket.is_reservation)
+            return [Waiting(row.ticket, now - row.since_ms, row.tries) for row in found][:most]
 
     def count(self, place: str) -> int:
         with self._changed:
-            return sum(1 for _ in self._waiting(place))
+            return sum(1 for row in self._waiting(place) if not row.ticket.is_reservation)
+
+    def first(self, place: str) -> Waiting | None:
+        now = self._runtime.now_ms()
+        with self._changed:
+            # The oldest of them comes first in either part: min() takes the first of equals.
+            row = min(self._waiting(place), key=lambda each: not each.ticket.is_reservation, default=None)
+            return None if row is None else Waiting(row.ticket, now - row.since_ms, row.tries)
 
     def _waiting(self, place: str) -> Iterable[_Row]:
         now = self._runtime.now_ms()

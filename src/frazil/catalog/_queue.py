@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from frazil.catalog._db import Db, DuplicateRow, Engine, LostRace, OutcomeUnknown
-from frazil.catalog.base import CommitRecord, Fate, Outcome, Settlement, Ticket, Verdict, Waiting
+from frazil.catalog.base import RESERVATION, CommitRecord, Fate, Outcome, Settlement, Ticket, Verdict, Waiting
 from frazil.errors import CatalogUnavailable, CommitUnknown
 
 QUEUE = "frazil_queue"
@@ -117,7 +117,8 @@ class SqlQueue:
         clock = self._engine.clock()
         sql = (
             f"SELECT ticket, table_uuid, commit_id, version, body, wake, {clock} - enqueued_at, tries FROM {QUEUE} "  # noqa: S608
-            f"WHERE place = ? AND state = 0 AND deadline > {clock} ORDER BY enqueued_at, ticket LIMIT ?"
+            f"WHERE place = ? AND state = 0 AND version <> {RESERVATION} AND deadline > {clock} "
+            f"ORDER BY enqueued_at, ticket LIMIT ?"
         )
         rows = self._engine.read(lambda db: db.execute(sql, (place, most)).fetchall())
         return [
@@ -126,8 +127,21 @@ class SqlQueue:
         ]
 
     def count(self, place: str) -> int:
-        sql = f"SELECT count(*) FROM {QUEUE} WHERE place = ? AND state = 0"  # noqa: S608
+        sql = f"SELECT count(*) FROM {QUEUE} WHERE place = ? AND state = 0 AND version <> {RESERVATION}"  # noqa: S608
         return int(self._engine.read(lambda db: db.execute(sql, (place,)).fetchone())[0])
+
+    def first(self, place: str) -> Waiting | None:
+        clock = self._engine.clock()
+        sql = (
+            f"SELECT ticket, table_uuid, commit_id, version, wake, {clock} - enqueued_at, tries FROM {QUEUE} "  # noqa: S608
+            f"WHERE place = ? AND state = 0 AND deadline > {clock} "
+            f"ORDER BY version <> {RESERVATION}, enqueued_at, ticket LIMIT 1"
+        )
+        row = self._engine.read(lambda db: db.execute(sql, (place,)).fetchone())
+        if row is None:
+            return None
+        key, table_uuid, commit_id, version, wake, age, tries = row
+        return Waiting(Ticket(key, table_uuid, commit_id, version, b"", wake, place), int(age), tries)
 
     def tried(self, keys: Sequence[str]) -> None:
         sql = f"UPDATE {QUEUE} SET tries = tries + 1 WHERE ticket IN ({_marks(keys)})"  # noqa: S608
@@ -192,7 +206,7 @@ class SqlQueue:
 def record_of(table_uuid: str, commit_id: str, outcome: bytes) -> CommitRecord:
     """What a ticket's fate tells of a commit; which operation it was, nobody has kept."""
     snapshot_id, sequence_number, *_ = orjson.loads(outcome)
-    return CommitRecord(table_uuid, commit_id, "", snapshot_id, sequence_number)
+    return CommitRecord(table_uuid, commit_id, "", snapshot_id, sequence_number, {"changed": 1})
 
 
 def _marks(keys: Sequence[Any]) -> str:

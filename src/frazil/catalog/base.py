@@ -81,6 +81,10 @@ class Fate(enum.IntEnum):
     """Whoever committed it cannot say whether it landed (rule P9)."""
 
 
+RESERVATION = 0
+"""The version of a ticket without a body: its writer commits the operation itself, and wants the turn for it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ticket:
     """An operation in a table's queue: the permit for whoever combines to commit it.
@@ -100,6 +104,10 @@ class Ticket:
     place: str = ""
     """The queue that it stands in: a table may be registered under two names, and each has a pointer of its own."""
 
+    @property
+    def is_reservation(self) -> bool:
+        return self.version == RESERVATION
+
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
@@ -108,7 +116,7 @@ class Waiting:
     ticket: Ticket
     age_ms: int
     tries: int
-    """How often somebody has begun to commit it when it was old already."""
+    """How often somebody has begun to commit it when it was old already; how often the turn was left to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,10 +217,13 @@ class CommitQueue(Protocol):
         """
 
     def waiting(self, place: str, most: int) -> list[Waiting]:
-        """The oldest tickets that wait and have not expired, the oldest first."""
+        """The oldest tickets that wait and have not expired, the oldest first. Without reservations."""
 
     def count(self, place: str) -> int:
-        """How many wait."""
+        """How many wait, without reservations."""
+
+    def first(self, place: str) -> Waiting | None:
+        """Who is to have the turn next: the oldest reservation, or else the oldest ticket. Its body is left out."""
 
     def tried(self, keys: Sequence[str]) -> None:
         """Count one more try for each of these."""

@@ -45,10 +45,13 @@ class Carried:
     """How many of the rows that I append are left out, because others deleted them before they came (P23)."""
     gone_already: int = 0
     """How many of the rows that I delete others had deleted before."""
+    is_bundled: bool = False
+    """Files of mine come in manifests, too, as they are."""
 
     @property
     def is_empty(self) -> bool:
-        return not (self.removed or self.positions or self.added or self.deletes or self.removed_deletes)
+        files = self.removed or self.added or self.deletes or self.removed_deletes
+        return not (files or self.positions or self.is_bundled)
 
     def keeping(self, deletes: Container[str]) -> Carried:
         """The same, but these delete files stay."""
@@ -64,7 +67,9 @@ class Carried:
 
 def unmoved(write: Write) -> Carried:
     """Nothing happened meanwhile."""
-    return Carried(write.removed, {}, {}, write.added, write.deletes, write.removed_deletes)
+    return Carried(
+        write.removed, {}, {}, write.added, write.deletes, write.removed_deletes, is_bundled=bool(write.bundles)
+    )
 
 
 def carry(write: Write, changes: Sequence[Change], look: Look, checks: Iterable[Check]) -> Carried:

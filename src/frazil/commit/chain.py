@@ -20,10 +20,10 @@ from frazil.commit.checks import Check
 from frazil.commit.conflicts import head_conflicts, row_conflicts
 from frazil.commit.history import History, history
 from frazil.commit.intents import IntentConflict
-from frazil.commit.look import Looking
+from frazil.commit.look import Looking, NeedsLook
 from frazil.commit.manifests import FilesMissing, OperationManifests, missing_files
 from frazil.commit.metadata_changes import metadata_change, removing
-from frazil.commit.operations import MetadataChange, Operation, Write
+from frazil.commit.operations import Bundle, MetadataChange, Operation, Write
 from frazil.commit.rebase import (
     Effect,
     Json,
@@ -36,6 +36,7 @@ from frazil.commit.rebase import (
     write_requirements,
 )
 from frazil.commit.retention import gone_with_a_commit
+from frazil.commit.tickets import travels
 from frazil.errors import CommitFailed, CorruptMetadata, Unsupported
 from frazil.format.metadata import MAIN, TableMetadata
 from frazil.format.properties import ORPHAN_GRACE
@@ -80,7 +81,8 @@ class Draft:
 class Told:
     """What the writer of a ticket is told when it is committed."""
 
-    snapshot_id: int
+    snapshot_id: int | None
+    """None: the table has none, and this commit brought none."""
     sequence_number: int
     group_index: int = 0
     shared: bool = False
@@ -179,12 +181,11 @@ class Chain:
         building = Building(head, identity, attempt)
         try:
             mine = None if passengers is None else self._shared(building)
-            if mine is None:
-                for step in self._steps:
-                    if isinstance(step, MetadataChange):
-                        self._add_change(step, building)
-                    else:
-                        self._add_write(step, building)
+            for step in self._steps:
+                if isinstance(step, MetadataChange):
+                    self._add_change(step, building)
+                elif mine is None:
+                    self._add_write(step, building)
             if passengers is not None and (mine is not None or building.updates):
                 building.boarded = passengers.board(building, mine)
         except FilesMissing as missing:
@@ -204,8 +205,9 @@ class Chain:
         return building.draft(keeps_changes=keeps)
 
     def _shared(self, building: Building) -> Step | None:
-        """My one step, if others' rows may come in the same snapshot."""
-        if len(self._steps) != 1 or not self._writes or not self._writes[0].write.may_share_a_snapshot:
+        """My one write, if others' rows may come in the same snapshot."""
+        parcel = travels([step.write if isinstance(step, Step) else step for step in self._steps])
+        if parcel is None or parcel.write is None or not parcel.write.may_share_a_snapshot:
             return None
         if COMMIT_DIGEST in building.identity and not self._catalog.capabilities.records_commit_ids:
             # An id that its caller chose is found again in the snapshot's summary only, so it needs one of its own.
@@ -226,6 +228,25 @@ class Chain:
             building.written.extend(step.manifests.written)
         building.unused.extend(step.manifests.unused)
         return step.snapshot_id
+
+    def bundle(self, head: TableMetadata) -> tuple[Bundle, ...]:
+        """The files of my one write in manifests that others can name."""
+        (step,) = self._writes
+        return step.manifests.bundle(head)
+
+    def apply_changes(self, building: Building) -> None:
+        """Put what has no rows on top, all of it or nothing. Raises Refused; NeedsLook where there is nothing to do."""
+        trial, found = building.metadata, []
+        for step in self._steps:
+            if isinstance(step, MetadataChange):
+                _refuse_any(head_conflicts(step, trial))
+                change = metadata_change(step, trial, building.head.now_ms)
+                if change is None:
+                    raise NeedsLook
+                trial = apply(trial, change[0], now_ms=building.head.now_ms, previous_location=None)
+                found.append(change)
+        for updates, requirements in found:
+            building.add(updates, requirements)
 
     def _check_files(self, metadata: TableMetadata) -> None:
         """Those who clean up may have taken the files of an old operation for orphans (rule P35)."""
@@ -289,6 +310,9 @@ class Chain:
         write, metadata, found = step.write, building.metadata, building.head.metadata
         _refuse_any(head_conflicts(write, metadata, found))
         since = self._history(write, building)
+        if since.changes and (write.bundles or any(each.is_partial for each in building.others)):
+            # What would have to be compared is in manifests that only their writers open.
+            raise NeedsLook
         carried, conflicts = row_conflicts(write, since, step.looking.at(metadata, found), metadata, found)
         if not since.base_is_ancestor or (since.changes and step is not self._real[0]):
             # What the files of another history need, nobody has looked at; and a delete by key of an earlier step

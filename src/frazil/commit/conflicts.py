@@ -130,7 +130,7 @@ def _branch_exists(write: Write, head: TableMetadata) -> Conflict | None:
 
 def _schema_compatible(write: Write, head: TableMetadata) -> Conflict | None:
     schema = head.schema()
-    if write.added:
+    if write.brings_rows:
         dropped = [name for field_id, name in write.written_ids.items() if field_id not in schema.field_ids]
         if dropped:
             return _schema_conflict(
@@ -171,7 +171,7 @@ def _schema_conflict(detail: str, advice: str) -> Conflict:
 
 
 def _spec_listed(write: Write, head: TableMetadata) -> Conflict | None:
-    missing = {file.spec_id for file in (*write.added, *write.deletes)} - head.specs().keys()
+    missing = write.new_specs - head.specs().keys()
     if not missing:
         return None
     return Conflict(

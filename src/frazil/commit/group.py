@@ -18,12 +18,13 @@ from frazil.catalog.records import COMMIT_DIGEST, COMMIT_ID
 from frazil.commit import tickets
 from frazil.commit.carry import unmoved
 from frazil.commit.chain import Boarded, Building, Chain, Draft, Refused, Step, Told, parent_of
+from frazil.commit.intents import IntentConflict
 from frazil.commit.look import Glance, Looking, NeedsLook
 from frazil.commit.manifests import FilesMissing, OperationManifests
-from frazil.commit.operations import Identity, Kind, Write
+from frazil.commit.operations import Identity, Kind, Operation, Write
 from frazil.commit.rebase import Place, may_be_cleaned_up
-from frazil.errors import CatalogUnavailable, CorruptMetadata, StorageError
-from frazil.format.metadata import TableMetadata
+from frazil.errors import CatalogUnavailable, CorruptMetadata, InvalidInput, StorageError
+from frazil.format.metadata import MAIN, TableMetadata
 from frazil.format.storage import Storage
 from frazil.model import Ident, SharedCommit
 from frazil.runtime import Runtime
@@ -68,12 +69,16 @@ class _Member:
     """One whose ticket waits."""
 
     waiting: Waiting
-    write: Write
+    parcel: tickets.Parcel
     identity: Identity
 
     @property
     def key(self) -> str:
         return self.waiting.ticket.key
+
+    @property
+    def write(self) -> Write | None:
+        return self.parcel.write
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -116,11 +121,13 @@ class Group:
         if mine is None:
             building.others.extend(building.kept)
         members = [member for each in self._found if (member := self._member(each, building, known)) is not None]
-        together = [each for each in members if self._shares(each)]
-        self._add_together(building, mine, together)
+        members = [member for member in members if self._changed(building, member)]
+        self._add_together(building, mine, [each for each in members if self._shares(each)])
         for member in members:
-            if not self._shares(member):
-                self._add_alone(building, member)
+            if member.write is None:
+                self._landed(building, member, None, is_shared=False)
+            elif not self._shares(member):
+                self._add_alone(building, member, member.write)
         by_key = {each.ticket.key: each.ticket for each in self._found}
         concerned = (*self._outcomes, *self._returned)
         sleepers = tuple((by_key[key].wake, key) for key in concerned if by_key[key].wake)
@@ -131,19 +138,12 @@ class Group:
     def _member(self, waiting: Waiting, building: Building, known: set[str]) -> _Member | None:
         """None: it goes back to its writer, who finds out more, or says what conflicts."""
         try:
-            write, identity = tickets.decode(waiting.ticket)
-            if waiting.tries >= MOST_TRIES or identity.commit_id in known or not write.only_adds:
+            parcel, identity = tickets.decode(waiting.ticket)
+            if waiting.tries >= MOST_TRIES or identity.commit_id in known:
                 raise NeedsLook
-            if write.staged_since_ms is not None and may_be_cleaned_up(
-                write.staged_since_ms, building.head.now_ms, building.metadata.properties
-            ):
-                raise NeedsLook
-            if not _knows_base(write, building.head.metadata):
-                raise NeedsLook
-            member = _Member(waiting, write, identity)
-            # Who gets a snapshot of its own is checked when its turn comes, against the others, too.
-            if self._shares(member) and not self._chain(member).stands(building):
-                raise NeedsLook
+            member = _Member(waiting, parcel, identity)
+            if parcel.write is not None:
+                self._look_over(member, parcel.write, building)
             known.add(identity.commit_id)
         except (NeedsLook, Refused, tickets.NotUnderstood):
             self._give_back(waiting)
@@ -156,8 +156,29 @@ class Group:
             return None
         return member
 
-    def _chain(self, member: _Member) -> Chain:
-        return Chain(self._ident, (member.write,), self._catalog, self._storage, self._runtime, Glance)
+    def _look_over(self, member: _Member, write: Write, building: Building) -> None:
+        """Raises NeedsLook and Refused."""
+        properties, now = building.metadata.properties, building.head.now_ms
+        if not write.only_adds or not _knows_base(write, building.head.metadata):
+            raise NeedsLook
+        if write.staged_since_ms is not None and may_be_cleaned_up(write.staged_since_ms, now, properties):
+            raise NeedsLook
+        # Who gets a snapshot of its own is checked when its turn comes, against the others, too.
+        if self._shares(member) and not self._chain(write).stands(building):
+            raise NeedsLook
+
+    def _changed(self, building: Building, member: _Member) -> bool:
+        """Whether the properties are set that come with its rows, or without any."""
+        if member.parcel.changes:
+            try:
+                self._chain(*member.parcel.changes).apply_changes(building)
+            except (NeedsLook, Refused, IntentConflict, InvalidInput):
+                self._give_back(member.waiting)
+                return False
+        return True
+
+    def _chain(self, *operations: Operation) -> Chain:
+        return Chain(self._ident, operations, self._catalog, self._storage, self._runtime, Glance)
 
     def _give_back(self, waiting: Waiting) -> None:
         self._returned.append(waiting.ticket.key)
@@ -178,18 +199,18 @@ class Group:
         if member.identity.given and not self._catalog.capabilities.records_commit_ids:
             # Where ids are kept in the table itself, each needs a summary of its own.
             return False
-        return member.write.may_share_a_snapshot
+        return member.write is not None and member.write.may_share_a_snapshot
 
     # Building
 
     def _add_together(self, building: Building, mine: Step | None, members: Sequence[_Member]) -> None:
-        parts = [] if mine is None else [_Part(mine.write, self._identity)]
-        parts += [_Part(each.write, each.identity, each) for each in members]
+        parts = [] if mine is None else [_Part(_as_it_travels(mine), self._identity)]
+        parts += [_Part(each.write, each.identity, each) for each in members if each.write is not None]
         by_branch: dict[str, list[_Part]] = {}
         for part in parts:
             by_branch.setdefault(part.write.branch, []).append(part)
         for branch, group in by_branch.items():
-            own = mine if mine is not None and mine.write is group[0].write else None
+            own = mine if group[0].member is None else None
             self._add_snapshot(building, branch, own, group)
 
     def _add_snapshot(self, building: Building, branch: str, own: Step | None, parts: Sequence[_Part]) -> None:
@@ -199,6 +220,7 @@ class Group:
             metadata.uuid,
             branch=branch,
             added=tuple(file for part in parts for file in part.write.added),
+            bundles=tuple(bundle for part in parts for bundle in part.write.bundles),
         )
         step = Step(
             write,
@@ -227,10 +249,10 @@ class Group:
             if part.member is not None:
                 self._landed(building, part.member, place.snapshot_id, is_shared=is_shared)
 
-    def _add_alone(self, building: Building, member: _Member) -> None:
+    def _add_alone(self, building: Building, member: _Member, write: Write) -> None:
         building.boarding = summary_identity(member.identity)
         try:
-            snapshot_id = self._chain(member).add_alone(building)
+            snapshot_id = self._chain(write).add_alone(building)
         except (NeedsLook, Refused, FilesMissing):
             self._give_back(member.waiting)
             return
@@ -239,33 +261,39 @@ class Group:
         building.others.append(building.kept[-1])
         self._landed(building, member, snapshot_id, is_shared=False)
 
-    def _landed(self, building: Building, member: _Member, snapshot_id: int, *, is_shared: bool) -> None:
-        number, index = building.metadata.last_sequence_number, len(self._outcomes) + 1
-        rebased = _rebased_over(building.metadata, snapshot_id, member.write)
-        self._outcomes[member.key] = Told(snapshot_id, number, index, is_shared, rebased)
+    def _landed(self, building: Building, member: _Member, snapshot_id: int | None, *, is_shared: bool) -> None:
+        metadata, write, index = building.metadata, member.write, len(self._outcomes) + 1
+        number = metadata.last_sequence_number
+        rebased = 0 if snapshot_id is None or write is None else _rebased_over(metadata, snapshot_id, write)
+        seen = snapshot_id if snapshot_id is not None else metadata.ref_snapshot_id(MAIN)
+        self._outcomes[member.key] = Told(seen, number, index, is_shared, rebased)
         if member.identity.given and self._catalog.capabilities.records_commit_ids:
             self._records.append(
                 CommitRecord(
-                    table_uuid=member.write.table_uuid,
+                    table_uuid=member.waiting.ticket.table_uuid,
                     commit_id=member.identity.commit_id,
                     digest=member.identity.digest,
                     snapshot_id=snapshot_id,
                     sequence_number=number,
-                    summary=counts_of(member.write),
+                    summary=counts_of(member.parcel),
                 )
             )
 
 
-def counts_of(write: Write) -> dict[str, int]:
-    """What a write that only adds does, when nothing of it is left out."""
-    files = (*write.added, *write.deletes)
+def counts_of(parcel: tickets.Parcel) -> dict[str, int]:
+    """What it does, when nothing of it is left out."""
+    counts = {"changed": len(parcel.changes)} if parcel.changes else {}
+    write = parcel.write
+    if write is None:
+        return counts
     return {
+        **counts,
         "rows_inserted": write.rows.inserted,
         "rows_updated": write.rows.updated,
         "rows_deleted": write.rows.deleted,
-        "files_added": len(files),
+        "files_added": write.new_files,
         "files_removed": 0,
-        "bytes_written": sum(file.file_size_in_bytes for file in files),
+        "bytes_written": write.new_bytes,
     }
 
 
@@ -295,8 +323,13 @@ def _shared_identity(parts: Sequence[_Part]) -> Mapping[str, str]:
 
 
 def _shared_commit(part: _Part) -> SharedCommit:
-    rows = sum(file.record_count for file in part.write.added)
-    return SharedCommit(part.identity.commit_id, rows, len(part.write.added))
+    return SharedCommit(part.identity.commit_id, part.write.new_rows, part.write.new_files)
+
+
+def _as_it_travels(step: Step) -> Write:
+    """My own write, with the manifests that I have made for others, if I have."""
+    bundles = step.manifests.bundles
+    return replace(step.write, added=(), bundles=bundles) if bundles else step.write
 
 
 def _rebased_over(metadata: TableMetadata, snapshot_id: int, write: Write) -> int:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 from frazil import observe
-from frazil.catalog.base import Catalog, CommitQueue, Fate, Ticket, Verdict
+from frazil.catalog.base import RESERVATION, Catalog, CommitQueue, Fate, Ticket, Verdict
 from frazil.commit import tickets
-from frazil.commit.operations import Identity, Write
+from frazil.commit.operations import Identity
 from frazil.errors import CommitUnknown, FrazilError
 from frazil.model import Ident
 from frazil.runtime import Runtime
@@ -33,6 +33,8 @@ _LOOK_S = 0.003
 GAP_S = 0.2
 """Left open for writers who do not know the queue: longer than an attempt of theirs takes (rule P8)."""
 _GAPS_WITH_FOREIGN, _GAPS_WITHOUT = 1 / 4, 1 / 128
+_COURTESY = 2
+"""How often the turn is left to one who has reserved it and does not come (rule P3)."""
 
 Release = Callable[[], None]
 
@@ -92,8 +94,9 @@ class Line:
         queue: CommitQueue,
         runtime: Runtime,
         table_uuid: str,
-        write: Write | None,
+        parcel: tickets.Parcel | None,
         identity: Identity,
+        bundling: tickets.Bundling,
     ) -> None:
         self._ident = ident
         self._catalog = catalog
@@ -101,15 +104,20 @@ class Line:
         self._runtime = runtime
         self._table_uuid = table_uuid
         self.place = place_of(catalog.name, ident, table_uuid)
-        self._write = write
+        self._parcel = parcel
         """What others may commit for me; None: I do it myself, and take them along."""
         self._identity = identity
+        self._bundling = bundling
         self._beat = self._joined = 0.0
         self.traffic = traffic_of(queue)
         self.ticket: Ticket | None = None
 
     def turn_or_fate(self, until: Callable[[], None]) -> Release | Verdict:
         """Wait for the turn, or until somebody has decided about my ticket. ``until`` raises when time is up."""
+        if self.ticket is not None and self.has_reservation:
+            # It was of no use. A new one stands behind all others, and is given the same courtesy again.
+            self._queue.withdraw(self.ticket.key)
+            self.leave()
         if self.ticket is None:
             # Straight to the queue: where there are others, the turn is taken more often than not.
             self._join()
@@ -119,16 +127,15 @@ class Line:
 
     def _join(self) -> None:
         self.traffic.met_others(self.place, self._runtime.monotonic())
-        body = None if self._write is None else tickets.encode(self._write, self._identity)
-        if body is None:
-            return
+        body = None if self._parcel is None else tickets.encode(self._parcel, self._identity, self._bundling)
+        # An id that nobody chose is as good as random, and under it the commit is found again (rule P9).
+        is_named = body is not None and not self._identity.given
         ticket = Ticket(
-            # An id that nobody chose is as good as random, and under it the commit is found again (rule P9).
-            key=self._runtime.new_hex() if self._identity.given else self._identity.commit_id,
+            key=self._identity.commit_id if is_named else self._runtime.new_hex(),
             table_uuid=self._table_uuid,
             commit_id=self._identity.commit_id,
-            version=tickets.VERSION,
-            body=body,
+            version=RESERVATION if body is None else tickets.VERSION,
+            body=body or b"",
             wake=self._queue.address(),
             place=self.place,
         )
@@ -148,7 +155,7 @@ class Line:
         while True:
             # With my ticket in the queue: who has the turn sees it, or I do not miss that it has become free.
             release = self._catalog.try_turn(self._ident)
-            if release is not None:
+            if release is not None and not self._gives_way(release):
                 return release
             now = self._runtime.monotonic()
             # The first look only tells where the table stands.
@@ -158,14 +165,26 @@ class Line:
                     return _no_turn
                 place, since = found, now
             until()
-            self._sign_of_life(now)
-            self._sleep()
-            if self.ticket is not None and (verdict := self._verdict()).fate is not Fate.WAITING:
+            self.sign_of_life()
+            self.pause(_SLEEP_S * (0.5 + self._runtime.random()))
+            # Nobody but me decides about a reservation.
+            if not self.has_reservation and (verdict := self._verdict()).fate is not Fate.WAITING:
                 return verdict
 
-    def _sleep(self) -> None:
-        # Nobody wakes who has no ticket.
-        self.pause((_LOOK_S if self.ticket is None else _SLEEP_S) * (0.5 + self._runtime.random()))
+    def _gives_way(self, release: Release) -> bool:
+        """Leave the turn to who has reserved it: everybody else may be committed by others, and by that one, too."""
+        try:
+            first = self._queue.first(self.place)
+            mine = self.ticket is not None and first is not None and first.ticket.key == self.ticket.key
+            if first is None or mine or not first.ticket.is_reservation or first.tries >= _COURTESY:
+                return False
+            self._queue.tried([first.ticket.key])
+        except BaseException:
+            release()
+            raise
+        release()
+        self._queue.wake([(first.ticket.wake, first.ticket.key)])
+        return True
 
     def pause(self, seconds: float) -> None:
         """So long, or until there is news of my ticket."""
@@ -177,9 +196,15 @@ class Line:
     @property
     def needs_its_writer(self) -> bool:
         """Nobody else commits it."""
-        return self._write is None
+        return self._parcel is None
 
-    def _sign_of_life(self, now: float) -> None:
+    @property
+    def has_reservation(self) -> bool:
+        return self.ticket is not None and self.ticket.is_reservation
+
+    def sign_of_life(self) -> None:
+        """Now and then, so that my ticket does not expire."""
+        now = self._runtime.monotonic()
         if self.ticket is not None and now - self._beat > _BEAT_S:
             self._queue.extend(self.ticket.key, LIVES_MS)
             self._beat = now
@@ -198,7 +223,7 @@ class Line:
         if verdict.fate is not Fate.WAITING:
             self.leave()
             # Who comes back from the queue once does not go there again.
-            self._write = None
+            self._parcel = None
         return verdict
 
     def leave(self) -> None:
@@ -222,12 +247,16 @@ class Line:
         gaps = _GAPS_WITH_FOREIGN if now < seen.foreign_until else _GAPS_WITHOUT
         if self._runtime.random() < gaps:
             self._runtime.sleep(GAP_S)
-        others = seen.group_size - 1 + (self.ticket is not None)
+        if self.has_reservation:
+            # Others may wait for the turn as I did, and each of them needs it for itself.
+            return
+        others = seen.group_size - (self.ticket is None)
         end = now + WINDOW_S
         while others > 0 and self._runtime.monotonic() < end and self._queue.count(self.place) < others:
             self._runtime.sleep(_LOOK_S)
 
     def wake_next(self) -> None:
-        """Tell the oldest of those who came too late for my group that the turn is free."""
-        oldest = self._queue.waiting(self.place, 1)
-        self._queue.wake([(each.ticket.wake, each.ticket.key) for each in oldest if each.ticket.wake])
+        """Tell the first of those who came too late for my group that the turn is free."""
+        first = self._queue.first(self.place)
+        if first is not None and first.ticket.wake:
+            self._queue.wake([(first.ticket.wake, first.ticket.key)])

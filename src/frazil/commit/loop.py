@@ -191,6 +191,8 @@ class _Loop:
         self._found_in: TableMetadata | None = None
         self._fate = _Fate.OPEN
         self._sent: Draft | None = None
+        self._sent_on: TableMetadata | None = None
+        self._parcel = travels(request.operations)
         self._line = self._stand_in_line()
         self._is_queued = False
 
@@ -204,8 +206,9 @@ class _Loop:
             queue,
             self._runtime,
             self._request.table_uuid,
-            travels(self._request.operations),
+            self._parcel,
             self._identity,
+            lambda: self._chain.bundle(self._base or self._catalog.load(self._context.ident).metadata),
         )
 
     def run(self) -> Commit:
@@ -222,6 +225,7 @@ class _Loop:
                     self._repeat_after_fault(fault)
                     continue
                 if done is not None:
+                    self._give_up_reservation()
                     observe.finished(self._name, self._elapsed())
                     return done
                 self._repeat_after_loss()
@@ -277,7 +281,7 @@ class _Loop:
         self._line.traffic.met_others(self._line.place, self._runtime.monotonic(), told.group_size)
         self._chain.keep_rows()
         self._chain.remove_unused()
-        (write,) = (each for each in self._request.operations if isinstance(each, Write))
+        assert self._parcel is not None
         done = Commit(
             snapshot_id=told.snapshot_id,
             sequence_number=told.sequence_number,
@@ -289,13 +293,18 @@ class _Loop:
             shared=told.shared,
             elapsed=self._elapsed(),
         )
-        counts: dict[str, Any] = counts_of(write)
+        counts: dict[str, Any] = counts_of(self._parcel)
+        counts.pop("changed", None)
         return replace(done, **counts)
 
     def _left_the_line(self, error: BaseException) -> Commit | None:
         """On the way out with an error: nobody may commit the operation any more, or it is known what they did (P3)."""
         line = self._line
         if line is None or line.ticket is None:
+            return None
+        was_reserved = line.has_reservation
+        if was_reserved and self._fate is not _Fate.IN_DOUBT:
+            self._give_up_reservation()
             return None
         self._fate = _Fate.IN_DOUBT
         try:
@@ -310,7 +319,7 @@ class _Loop:
             return None
         if verdict.fate is Fate.COMMITTED:
             self._fate = _Fate.LANDED
-            done = self._told(Told.decode(verdict.outcome))
+            done = self._landed_unheard() if was_reserved else self._told(Told.decode(verdict.outcome))
             if isinstance(error, Exception):
                 return done
             error.add_note(f"commit id {self._identity.commit_id} was committed all the same")
@@ -325,6 +334,18 @@ class _Loop:
                 advice="Call again",
             ) from error
         return None
+
+    def _give_up_reservation(self) -> None:
+        """So that nobody leaves me a turn that I do not need. Nothing else hangs on it."""
+        if self._line is not None and self._line.has_reservation:
+            with contextlib.suppress(FrazilError):
+                self._line.take_back()
+
+    def _landed_unheard(self) -> Commit:
+        """My own swap, whose answer was lost, took my reservation with it."""
+        assert self._sent is not None
+        assert self._sent_on is not None
+        return self._success(self._sent_on, self._sent)
 
     def _turn(self) -> AbstractContextManager[None]:
         # The first attempt goes ahead at once. Who has lost a race takes turns with the others who have: attempts that
@@ -387,7 +408,7 @@ class _Loop:
         found = find_commit(self._catalog, head.metadata, self._identity, self._branch)
         if found is None:
             return None
-        if self._line is not None and self._line.ticket is not None:
+        if self._line is not None and self._line.ticket is not None and not self._line.has_reservation:
             # Since I last looked, somebody may have committed my own ticket: then these very files are in the table.
             verdict = self._line.take_back()
             if verdict.fate is Fate.COMMITTED:
@@ -435,10 +456,12 @@ class _Loop:
 
     def _swap(self, prepared: Prepared, draft: Draft) -> Outcome:
         settlement, queue = prepared.proposal.settlement, self._catalog.queue
+        if self._line is not None:
+            self._line.sign_of_life()
         if settlement is not None and queue is not None and not queue.claim(settlement):
             return Stale(prepared.head.location)
         self._fate = _Fate.IN_DOUBT
-        self._sent = draft
+        self._sent, self._sent_on = draft, prepared.head.metadata
         try:
             return self._catalog.swap(prepared)
         except FrazilError:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from frazil.commit.carry import Carried
-from frazil.commit.operations import Kind, Write
+from frazil.commit.operations import Bundle, Kind, Write
 from frazil.commit.rebase import Effect, Place, lay_out
 from frazil.errors import StorageError
 from frazil.format.manifests import (
@@ -54,6 +54,7 @@ class OperationManifests:
         self._sidecars: list[str] = []
         self._unmoved_sidecar: str | None = None
         """The record of the write as it was staged, the same for every attempt that nobody moved."""
+        self._bundles: tuple[Bundle, ...] | None = None
         self._held: dict[str, frozenset[str]] = {}
         """Manifest → the live files that it holds; manifests never change."""
         self._used: set[str] = set()
@@ -71,6 +72,9 @@ class OperationManifests:
         named = [new.named_by(place.snapshot_id, place.sequence_number) for new in own]
         layout = lay_out(kept, named, head.properties, place.attempt)
         manifests = [self._merge(group, head, place) for group in layout.bins]
+        # Of others, who would not know that theirs went into a merge.
+        bundled = (NewManifest(bundle.manifest) for bundle in self._write.bundles)
+        manifests[:0] = [new.named_by(place.snapshot_id, place.sequence_number) for new in bundled]
         sidecar = self._sidecar(carried, taken, head)
         self._used = {manifest.manifest_path for manifest in manifests}
         self._used |= {file.file_path for file in (*carried.added, *deletes)} | ({sidecar} if sidecar else set())
@@ -85,7 +89,25 @@ class OperationManifests:
         )
         data = tuple(file for file in taken if file.content == Content.DATA)
         gone = tuple(file for file in taken if file.content != Content.DATA)
-        return path, Effect(self._write.kind, carried.added, deletes, data, gone, sidecar)
+        return path, Effect(self._write.kind, carried.added, deletes, data, gone, sidecar, self._write.bundles)
+
+    def bundle(self, head: TableMetadata) -> tuple[Bundle, ...]:
+        """My files in manifests that another writer can name in its list; they mean the same on every head (P14)."""
+        if self._bundles is None:
+            made = self._own(head, self._write.added, self._write.deletes, Place(0, 0, 0, 0))
+            self._bundles = tuple(
+                Bundle(
+                    new.manifest,
+                    sum(entry.file.file_size_in_bytes for entry in self._entries[new.manifest.manifest_path]),
+                )
+                for new in made
+            )
+        return self._bundles
+
+    @property
+    def bundles(self) -> tuple[Bundle, ...]:
+        """What ``bundle`` has made, if it was asked."""
+        return self._bundles or ()
 
     @property
     def paths(self) -> list[str]:
@@ -97,8 +119,8 @@ class OperationManifests:
         self._storage.delete([path for path in self.paths if path not in self._used])
 
     def keep_rows(self) -> None:
-        """The staged files are in use, in manifests that are not of this operation alone."""
-        self._used = set(self._write.staged_paths)
+        """The staged files are in use, in a list that is not of this operation alone."""
+        self._used = {*self._write.staged_paths, *(each.manifest.manifest_path for each in self.bundles)}
 
     @property
     def unused(self) -> list[str]:

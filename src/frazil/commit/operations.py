@@ -15,8 +15,9 @@ from pyroaring import BitMap64
 from frazil.commit.intents import Intent
 from frazil.errors import InvalidInput
 from frazil.format.filters import Filter
+from frazil.format.manifests import DATA_MANIFEST
 from frazil.format.metadata import MAIN, TableMetadata
-from frazil.model import Content, DataFile, Isolation, Lineage, Predicate, Run, Snapshot
+from frazil.model import Content, DataFile, Isolation, Lineage, Manifest, Predicate, Run, Snapshot
 from frazil.read.deletes import Keys
 
 OnDeleted = Literal["abort", "keep", "drop"]
@@ -93,6 +94,20 @@ class RowCounts:
     deleted: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """New files of a large operation, by the manifest that its writer has made of them."""
+
+    manifest: Manifest
+    """No manifest list names it yet."""
+    size_in_bytes: int
+    """Of the files."""
+
+    @property
+    def holds_data(self) -> bool:
+        return self.manifest.content == DATA_MANIFEST
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Write:
     """A change of rows: files that come, files that go, and rows that go out of files that stay.
@@ -149,6 +164,8 @@ class Write:
     snapshot_properties: Mapping[str, str] = field(default_factory=dict)
     own_snapshot: bool = False
     """It does not share a snapshot with others."""
+    bundles: tuple[Bundle, ...] = ()
+    """More of ``added`` and ``deletes``, where only a reference has travelled (``tickets.py``)."""
 
     @property
     def name(self) -> str:
@@ -185,7 +202,31 @@ class Write:
 
     @property
     def is_empty(self) -> bool:
-        return not (self.added or self.removed or self.deletes or self.removed_deletes)
+        return not (self.added or self.removed or self.deletes or self.removed_deletes or self.bundles)
+
+    @property
+    def brings_rows(self) -> bool:
+        return bool(self.added) or any(bundle.holds_data for bundle in self.bundles)
+
+    @property
+    def new_specs(self) -> set[int]:
+        """The partition specs that its new files were laid out by."""
+        bundled = {bundle.manifest.partition_spec_id for bundle in self.bundles}
+        return bundled | {file.spec_id for file in (*self.added, *self.deletes)}
+
+    @property
+    def new_files(self) -> int:
+        return len(self.added) + len(self.deletes) + sum(each.manifest.added_files_count for each in self.bundles)
+
+    @property
+    def new_rows(self) -> int:
+        bundled = sum(each.manifest.added_rows_count for each in self.bundles if each.holds_data)
+        return bundled + sum(file.record_count for file in self.added)
+
+    @property
+    def new_bytes(self) -> int:
+        bundled = sum(each.size_in_bytes for each in self.bundles)
+        return bundled + sum(file.file_size_in_bytes for file in (*self.added, *self.deletes))
 
 
 @dataclass(frozen=True, slots=True)

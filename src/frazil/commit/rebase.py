@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from frazil.commit.operations import Kind, Write
+from frazil.commit.operations import Bundle, Kind, Write
 from frazil.errors import InvalidInput
 from frazil.format.manifests import DATA_MANIFEST, DELETE_MANIFEST
 from frazil.format.metadata import TableMetadata
@@ -111,14 +111,17 @@ class Effect:
     removed: tuple[DataFile, ...] = ()
     removed_deletes: tuple[DataFile, ...] = ()
     lineage_path: str | None = None
+    bundles: tuple[Bundle, ...] = ()
+    """More files that come."""
 
     @property
     def operation(self) -> str:
         """Iceberg's word for it."""
         if self.kind is Kind.REWRITE:
             return "replace"
-        if self.removed or self.deletes or self.removed_deletes:
-            return "overwrite" if self.added else "delete"
+        came = [each.holds_data for each in self.bundles]
+        if self.removed or self.deletes or self.removed_deletes or not all(came):
+            return "overwrite" if self.added or any(came) else "delete"
         return "append"
 
     @property
@@ -144,6 +147,7 @@ def change_of(write: Write, effect: Effect, place: Place) -> Change:
         is_delete=effect.operation == "delete" or write.kind is Kind.DELETE,
         lineage_path=effect.lineage_path,
         predicate=write.predicate,
+        is_partial=bool(effect.bundles),
     )
 
 
@@ -183,6 +187,8 @@ def snapshot_json(
 def summary_counts(effect: Effect, parent: Snapshot | None) -> dict[str, str]:
     """Counts in the specification's words ("Optional Snapshot Summary Fields"). A total nobody knows stays unknown."""
     came, went = _counted(effect.added, effect.deletes), _counted(effect.removed, effect.removed_deletes)
+    bundled = _counted_in(effect.bundles)
+    came = {key: came[key] + bundled[key] for key in _TOTALS}
     summary: dict[str, str] = {}
     for key in _TOTALS:
         if came[key] or (key in ("data-files", "records", "files-size") and effect.kind is Kind.APPEND):
@@ -190,13 +196,10 @@ def summary_counts(effect: Effect, parent: Snapshot | None) -> dict[str, str]:
         if went[key]:
             gone = "deleted" if key in ("data-files", "records") else "removed"
             summary[f"{gone}-{key}"] = str(went[key])
-    for content, word in _DELETE_FILES.items():
-        for verb, files in (("added", effect.deletes), ("removed", effect.removed_deletes)):
-            if count := sum(1 for file in files if file.content == content):
-                summary[f"{verb}-{word}-delete-files"] = str(count)
+    summary |= {key: str(count) for key, count in _delete_files(effect, bundled["delete-files"]) if count}
     everything = (*effect.added, *effect.deletes, *effect.removed, *effect.removed_deletes)
     partitions = {(file.spec_id, file.partition) for file in everything if file.partition}
-    if partitions:
+    if partitions and not effect.bundles:
         summary["changed-partition-count"] = str(len(partitions))
     before = parent.summary if parent is not None else {f"total-{key}": "0" for key in _TOTALS}
     for key in _TOTALS:
@@ -210,6 +213,13 @@ _TOTALS = ("data-files", "records", "files-size", "delete-files", "position-dele
 _DELETE_FILES = {Content.POSITION_DELETES: "position", Content.EQUALITY_DELETES: "equality"}
 
 
+def _delete_files(effect: Effect, bundled: int) -> Iterator[tuple[str, int]]:
+    for content, word in _DELETE_FILES.items():
+        came = sum(1 for file in effect.deletes if file.content == content)
+        yield f"added-{word}-delete-files", came + (bundled if content == Content.EQUALITY_DELETES else 0)
+        yield f"removed-{word}-delete-files", sum(1 for file in effect.removed_deletes if file.content == content)
+
+
 def _counted(data: Sequence[DataFile], deletes: Sequence[DataFile]) -> dict[str, int]:
     rows = {content: sum(f.record_count for f in deletes if f.content == content) for content in _DELETE_FILES}
     return {
@@ -219,6 +229,20 @@ def _counted(data: Sequence[DataFile], deletes: Sequence[DataFile]) -> dict[str,
         "delete-files": len(deletes),
         "position-deletes": rows[Content.POSITION_DELETES],
         "equality-deletes": rows[Content.EQUALITY_DELETES],
+    }
+
+
+def _counted_in(bundles: Sequence[Bundle]) -> dict[str, int]:
+    data = [each.manifest for each in bundles if each.holds_data]
+    # Whoever names rows by position has read them, and such writes do not travel.
+    by_key = [each.manifest for each in bundles if not each.holds_data]
+    return {
+        "data-files": sum(each.added_files_count for each in data),
+        "records": sum(each.added_rows_count for each in data),
+        "files-size": sum(each.size_in_bytes for each in bundles),
+        "delete-files": sum(each.added_files_count for each in by_key),
+        "position-deletes": 0,
+        "equality-deletes": sum(each.added_rows_count for each in by_key),
     }
 
 

@@ -77,7 +77,7 @@ def encode(change: Change) -> bytes | None:
     """
     files = len(change.added) + len(change.removed) + len(change.deletes) + len(change.removed_deletes)
     try:
-        body = _pack(_change_to_json(change)) if files <= MOST_FILES else None
+        body = _pack(_change_to_json(change)) if files <= MOST_FILES and not change.is_partial else None
         if body is None and (change.predicate is not None or change.commits):
             body = _pack(_header_to_json(change))
     except (CannotWrite, TypeError):

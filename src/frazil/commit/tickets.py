@@ -3,29 +3,108 @@
 from __future__ import annotations
 
 import binascii
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import orjson
 
 from frazil.catalog.base import Ticket
-from frazil.commit.operations import Base, Identity, Kind, Operation, RowCounts, Write
+from frazil.commit.intents import PropertyChange, SinkMark
+from frazil.commit.operations import Base, Bundle, Identity, Kind, MetadataChange, Operation, RowCounts, Write
 from frazil.commit.summaries import CannotWrite, file_from_json, file_to_json
-from frazil.model import DataFile, Isolation
+from frazil.model import DataFile, FieldSummary, Isolation, Manifest
 
-VERSION = 1
+VERSION = 2
 MOST_BYTES = 256 << 10
-"""Larger operations are committed by their own writers, who take the others along."""
+MOST_FILES = 100
+"""Of an operation with more, a reference travels: the manifests that its writer has made of them."""
 
 
 class NotUnderstood(Exception):
     """A ticket that this release cannot read, or that names what may not travel."""
 
 
-def encode(write: Write, identity: Identity) -> bytes | None:
-    """The body of a ticket; None: this operation is not for others to commit."""
-    if not write.only_adds:
+@dataclass(frozen=True, slots=True, eq=False)
+class Parcel:
+    """What one commit does, where others may do it: rows that come, and properties of the table."""
+
+    write: Write | None
+    changes: tuple[MetadataChange, ...] = ()
+
+
+Bundling = Callable[[], tuple[Bundle, ...]]
+"""Makes manifests of an operation's files."""
+
+
+def travels(operations: Sequence[Operation]) -> Parcel | None:
+    """What others may commit; None: these operations are for their own writer."""
+    writes = [each for each in operations if isinstance(each, Write)]
+    changes = tuple(each for each in operations if isinstance(each, MetadataChange))
+    if len(writes) > 1 or not all(each.only_adds for each in writes):
         return None
-    raw = {
+    if not all(isinstance(each.intent, PropertyChange | SinkMark) for each in changes):
+        return None
+    return Parcel(writes[0] if writes else None, changes)
+
+
+def encode(parcel: Parcel, identity: Identity, bundling: Bundling) -> bytes | None:
+    """The body of a ticket; None: it is too odd to travel."""
+    raw: dict[str, Any] = {"digest": identity.digest, "given": identity.given}
+    write = parcel.write
+    try:
+        raw["changes"] = [_change(each) for each in parcel.changes]
+        if write is not None and write.new_files > MOST_FILES:
+            write = replace(write, added=(), deletes=(), bundles=bundling())
+        body = orjson.dumps({**raw, "write": None if write is None else _write(write)})
+        if len(body) > MOST_BYTES and write is not None and not write.bundles:
+            write = replace(write, added=(), deletes=(), bundles=bundling())
+            body = orjson.dumps({**raw, "write": _write(write)})
+    except (CannotWrite, TypeError):
+        return None
+    return body if len(body) <= MOST_BYTES else None
+
+
+def decode(ticket: Ticket) -> tuple[Parcel, Identity]:
+    """What ``encode`` was given. Raises NotUnderstood, whatever is wrong: its own writer knows better (rule P4)."""
+    if ticket.version != VERSION:
+        raise NotUnderstood(f"version {ticket.version}")
+    try:
+        raw = orjson.loads(ticket.body)
+        changes = tuple(_change_of(ticket.table_uuid, *each) for each in raw["changes"])
+        write = None if raw["write"] is None else _write_of(ticket, raw["write"])
+        return Parcel(write, changes), Identity(ticket.commit_id, raw["digest"], raw["given"])
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, ArithmeticError) as error:
+        raise NotUnderstood(type(error).__name__) from error
+
+
+# Changes without rows
+
+
+def _change(change: MetadataChange) -> list[Any]:
+    match change.intent:
+        case PropertyChange(updates, removals):
+            return ["properties", change.name, dict(updates), list(removals)]
+        case SinkMark(key, before, after):
+            return ["sink", change.name, key, before, after]
+        case _:
+            raise CannotWrite(type(change.intent).__name__)
+
+
+def _change_of(table_uuid: str, what: str, name: str, *values: Any) -> MetadataChange:
+    if what == "properties":
+        updates, removals = values
+        return MetadataChange(table_uuid, PropertyChange(dict(updates), tuple(removals)), name)
+    if what == "sink":
+        return MetadataChange(table_uuid, SinkMark(*values), name)
+    raise NotUnderstood(what)
+
+
+# Rows
+
+
+def _write(write: Write) -> dict[str, Any]:
+    return {
         "kind": write.kind,
         "base": [write.base.snapshot_id, write.base.sequence_number],
         "branch": write.branch,
@@ -40,30 +119,14 @@ def encode(write: Write, identity: Identity) -> bytes | None:
         "since": write.staged_since_ms,
         "own": write.own_snapshot,
         "properties": dict(write.snapshot_properties),
-        "digest": identity.digest,
-        "given": identity.given,
+        "added": [_file(each) for each in write.added],
+        "deletes": [_file(each) for each in write.deletes],
+        "bundles": [_bundle(each) for each in write.bundles],
     }
-    try:
-        raw["added"] = [_file(each) for each in write.added]
-        raw["deletes"] = [_file(each) for each in write.deletes]
-        body = orjson.dumps(raw)
-    except (CannotWrite, TypeError):
-        return None
-    return body if len(body) <= MOST_BYTES else None
 
 
-def decode(ticket: Ticket) -> tuple[Write, Identity]:
-    """What ``encode`` was given. Raises NotUnderstood, whatever is wrong: its own writer knows better (rule P4)."""
-    if ticket.version != VERSION:
-        raise NotUnderstood(f"version {ticket.version}")
-    try:
-        return _decode(ticket, orjson.loads(ticket.body))
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError, ArithmeticError) as error:
-        raise NotUnderstood(type(error).__name__) from error
-
-
-def _decode(ticket: Ticket, raw: dict[str, Any]) -> tuple[Write, Identity]:
-    write = Write(
+def _write_of(ticket: Ticket, raw: dict[str, Any]) -> Write:
+    return Write(
         kind=Kind(raw["kind"]),
         table_uuid=ticket.table_uuid,
         base=Base(*raw["base"]),
@@ -81,14 +144,13 @@ def _decode(ticket: Ticket, raw: dict[str, Any]) -> tuple[Write, Identity]:
         rows=RowCounts(*raw["rows"]),
         snapshot_properties=raw["properties"],
         own_snapshot=raw["own"],
+        bundles=tuple(_bundle_of(*each) for each in raw["bundles"]),
     )
-    return write, Identity(ticket.commit_id, raw["digest"], raw["given"])
 
 
 def _file(file: DataFile) -> list[Any]:
     """All of it: unlike a summary, this goes into a manifest."""
-    secret = None if file.key_metadata is None else binascii.b2a_base64(file.key_metadata, newline=False).decode()
-    rest = [list(file.column_sizes.items()), file.split_offsets, secret, file.sort_order_id]
+    rest = [list(file.column_sizes.items()), file.split_offsets, _text(file.key_metadata), file.sort_order_id]
     return [file_to_json(file), rest]
 
 
@@ -98,13 +160,28 @@ def _file_of(raw: list[Any]) -> DataFile:
         *known,
         column_sizes=dict(sizes),
         split_offsets=tuple(offsets),
-        key_metadata=None if secret is None else binascii.a2b_base64(secret),
+        key_metadata=_bytes(secret),
         sort_order_id=order,
     )
 
 
-def travels(operations: tuple[Operation, ...]) -> Write | None:
-    """The one operation that others may commit; None: these are for their own writer."""
-    if len(operations) != 1 or not isinstance(operations[0], Write):
-        return None
-    return operations[0] if operations[0].only_adds else None
+def _bundle(bundle: Bundle) -> list[Any]:
+    partitions = [
+        [each.contains_null, each.contains_nan, _text(each.lower_bound), _text(each.upper_bound)]
+        for each in bundle.manifest.partitions
+    ]
+    rest = asdict(replace(bundle.manifest, partitions=(), key_metadata=None))
+    return [bundle.size_in_bytes, rest, partitions, _text(bundle.manifest.key_metadata)]
+
+
+def _bundle_of(size: int, rest: dict[str, Any], partitions: list[list[Any]], secret: str | None) -> Bundle:
+    ranges = tuple(FieldSummary(null, nan, _bytes(low), _bytes(high)) for null, nan, low, high in partitions)
+    return Bundle(replace(Manifest(**rest), partitions=ranges, key_metadata=_bytes(secret)), size)
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else binascii.b2a_base64(value, newline=False).decode()
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return None if text is None else binascii.a2b_base64(text)
