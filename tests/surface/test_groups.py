@@ -18,13 +18,15 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
 
 import frazil
+from frazil.catalog._db import OutcomeUnknown
 from frazil.catalog._memory_queue import MemoryQueue
+from frazil.catalog._queue import SqlQueue
 from frazil.catalog.base import RESERVATION, CommitQueue, Fate, Ticket, Unknown
 from frazil.catalog.foreign import ForeignCatalog
 from frazil.commit import line, tickets
 from frazil.commit.group import GROUP_DIGEST, GROUP_SIZE, MOST_TRIES
 from frazil.commit.intents import PropertyChange
-from frazil.commit.line import traffic_of
+from frazil.commit.line import Traffic, traffic_of
 from frazil.commit.loop import Phase, commit
 from frazil.commit.operations import Identity, MetadataChange
 from frazil.commit.retry import Retry
@@ -818,6 +820,30 @@ def test_p9_who_went_with_a_swap_of_unknown_outcome_is_told_so(
             future.result()
     monkeypatch.undo()
     assert ids_in(table) == [1, 2], "nothing was deleted"
+
+
+@pytest.mark.parametrize("options", [{}, {"commit_id": "chosen"}], ids=["any id", "chosen id"])
+@pytest.mark.parametrize("lake", ["sqlite", "postgres"], indirect=True)
+def test_p9_a_ticket_whose_arrival_was_not_confirmed_may_have_been_committed(
+    lake: frazil.Lake, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    table = lake.table("shop.events")
+    expect_others(lake)
+    insert = SqlQueue._insert
+
+    def unconfirmed(self: SqlQueue, ticket: Ticket, fate: Fate, lives_ms: int) -> None:
+        insert(self, ticket, fate, lives_ms)
+        monkeypatch.undo()
+        # The ticket is there, and somebody else commits it before its writer can ask.
+        table.append(rows(100))
+        monkeypatch.setattr(Traffic, "is_busy", lambda *_: False)
+        raise OutcomeUnknown("the connection broke")
+
+    monkeypatch.setattr(SqlQueue, "_insert", unconfirmed)
+    done = table.append(rows(1), **options)
+    monkeypatch.undo()
+    assert ids_in(table) == [1, 100], "once, and its file is there"
+    assert done.group_size == 2
 
 
 @pytest.mark.parametrize("lake", ["sqlite", "postgres"], indirect=True)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
 import pytest
 
-from frazil.catalog.base import Catalog, Committed, Outcome, Prepared, Stale, Unknown
+from frazil.catalog.base import Catalog, Committed, Head, Outcome, Prepared, Proposal, Stale, Unknown
 from frazil.catalog.memory import MemoryStore
 from frazil.catalog.pointer import PointerCatalog
 from frazil.commit.intents import ExpireSnapshots, NewRef, PropertyChange
@@ -443,6 +444,56 @@ def test_p9_landed_and_rolled_back_is_said_and_never_sent_again(world: World) ->
     done = world.append("mine")
     assert done.rolled_back
     assert world.live_files() == ["base"]
+
+
+def test_p9_absence_is_not_believed_when_it_may_have_been_rolled_back_and_expired(world: World) -> None:
+    """Where the catalog names metadata files itself, no log of them tells what was there."""
+    world.append("base")
+    catalog, named = world.referee._catalog, {}
+
+    def prepare(ident: Ident, head: Head, proposal: Proposal) -> Prepared:
+        found = catalog.prepare(ident, head, proposal)
+        nameless = replace(found, location=None)
+        named[id(nameless)] = (nameless, found)
+        return nameless
+
+    def swap(prepared: Prepared) -> Outcome:
+        landed = catalog.swap(named[id(prepared)][1])
+        head = world.referee.load(IDENT)
+        kept = [each for each in head.metadata.raw["snapshots"] if each["sequence-number"] == 1]
+        main = {"snapshot-id": kept[0]["snapshot-id"], "type": "branch"}
+        if isinstance(landed, Committed):
+            values = {"refs": {"main": main}, "current-snapshot-id": main["snapshot-id"], "snapshots": kept}
+            _replace_head(world, head.location, values)
+            with monkeypatched(world.referee, swap=catalog.swap, prepare=catalog.prepare):
+                world.append("theirs")
+        return Unknown("connection lost") if isinstance(landed, Committed) else landed
+
+    with monkeypatched(world.referee, swap=swap, prepare=prepare), pytest.raises(CommitUnknown, match="history"):
+        world.append("mine")
+    assert world.live_files() == ["base", "theirs"], "what was rolled back does not come again"
+
+
+@contextmanager
+def monkeypatched(target: object, **values: Any) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in values.items():
+            patch.setattr(target, name, value)
+        yield
+
+
+@pytest.mark.parametrize("retry", [Retry.none(), Retry(total_s=1e-9)], ids=["tries", "time"])
+def test_p9_an_earlier_call_that_lands_at_last_is_found_before_giving_up(world: World, retry: Retry) -> None:
+    mine = Identity("mine", "d", given=True)
+
+    def first_one_arrives(phase: Phase, _attempt: int) -> None:
+        if phase is Phase.PREPARED:
+            world.append("first", identity=mine)
+
+    done = world.append("again", identity=mine, on_phase=first_one_arrives, retry=retry)
+    assert done.already_committed
+    assert world.live_files() == ["first"]
+    assert world.unreferenced() == set()
 
 
 def test_p30_a_stale_answer_that_proves_nothing_is_searched_for(world: World) -> None:

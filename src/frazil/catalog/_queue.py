@@ -53,9 +53,10 @@ class SqlQueue:
         try:
             self._insert(ticket, Fate.WAITING, lives_ms)
         except OutcomeUnknown as unknown:
-            # It may be there, or still arrive: what is put under the same key first keeps it out for good.
+            # It may be there, or still arrive: what is put under the same key first keeps it out for good. Where it is
+            # there, somebody may have committed it already, which its writer is to find out from the ticket (rule P9).
             verdict = self._fenced(ticket)
-            if verdict is None or verdict.fate is not Fate.WAITING:
+            if verdict is None or verdict.fate is Fate.WITHDRAWN:
                 raise CatalogUnavailable(
                     "The queue of the catalog did not answer", evidence=str(unknown), advice="Call again"
                 ) from unknown

@@ -230,7 +230,7 @@ class _Loop:
                     return done
                 self._repeat_after_loss()
         except BaseException as error:
-            done = self._left_the_line(error)
+            done = self._left_the_line(error) or self._found_late(error)
             if done is not None:
                 return done
             self._clean_up_after(error)
@@ -333,6 +333,14 @@ class _Loop:
                 evidence=error.evidence,
                 advice="Call again",
             ) from error
+        return None
+
+    def _found_late(self, error: BaseException) -> Commit | None:
+        """An earlier call with my id may have landed while I lost: "nothing was committed" would be untrue (P9)."""
+        if not isinstance(error, RetriesExhausted) or not self._identity.given or self._fate is not _Fate.OPEN:
+            return None
+        with contextlib.suppress(FrazilError):
+            return self._done_before(self._catalog.load(self._context.ident))
         return None
 
     def _give_up_reservation(self) -> None:
@@ -592,6 +600,9 @@ class _Loop:
         if draft.snapshot_id is None:
             # A change without a snapshot leaves its trace in the log of metadata files only.
             return any(entry["metadata-file"] == prepared.head.location for entry in head.raw.get("metadata-log") or ())
+        if prepared.location is None and not _is_gapless(prepared.head.metadata, head):
+            # It may have landed, been rolled back and expired; here no log of metadata files would tell.
+            return False
         base = prepared.head.metadata.ref_snapshot_id(self._branch)
         chain = list(head.ancestors(head.ref_snapshot_id(self._branch)))
         if base is None:
@@ -759,6 +770,12 @@ class _Loop:
             error.add_note(f"commit id {self._identity.commit_id}: the outcome is not known, so no file was deleted")
             return
         self._chain.remove_everything()
+
+
+def _is_gapless(base: TableMetadata, head: TableMetadata) -> bool:
+    """Whether every snapshot that was made since is kept: each has taken the next sequence number."""
+    kept = {snapshot.sequence_number for snapshot in head.snapshots()}
+    return kept.issuperset(range(base.last_sequence_number + 1, head.last_sequence_number + 1))
 
 
 def is_ours(snapshot: Snapshot) -> bool:
