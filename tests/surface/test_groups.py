@@ -28,11 +28,12 @@ from frazil.commit.group import GROUP_DIGEST, GROUP_SIZE, MOST_TRIES
 from frazil.commit.intents import PropertyChange
 from frazil.commit.line import Traffic, traffic_of
 from frazil.commit.loop import Phase, commit
-from frazil.commit.operations import Identity, MetadataChange
+from frazil.commit.merging import merged
+from frazil.commit.operations import Identity, MetadataChange, Write
 from frazil.commit.retry import Retry
 from frazil.format.manifests import read_manifest, read_manifest_list
 from frazil.format.storage import Storage
-from frazil.model import Ident
+from frazil.model import Ident, Manifest
 from frazil.runtime import SYSTEM
 
 NAME = Ident(("shop",), "events")
@@ -200,12 +201,7 @@ def test_large_operations_bring_their_own_manifests(
     head = lake.catalog.load(NAME).metadata
     newest = head.head_snapshot("main")
     assert newest is not None
-    assert newest.manifest_list is not None
-    own = [
-        each
-        for each in read_manifest_list(lake.storage, newest.manifest_list)
-        if each.added_snapshot_id == newest.snapshot_id
-    ]
+    own = [each for each in _manifests(lake) if each.added_snapshot_id == newest.snapshot_id]
     assert len(own) == (3 if most_files == 0 else 1), "named as they are, or one for all"
     assert {each.added_rows_count for each in own} == {2 if most_files == 0 else 6}
     assert (newest.summary["added-records"], newest.summary["total-records"]) == ("6", "7")
@@ -250,6 +246,81 @@ def test_a_large_append_of_deleted_rows_is_left_to_its_writer(
     assert ids_in(table) == [2, 7]
     assert len(_data_files(lake)) == 3, "the first rows, their copy without row 1, and row 7"
     assert _metadata_files(lake) == _named_manifests(lake)
+
+
+def test_manifests_of_groups_are_merged_beside_them(lake: frazil.Lake) -> None:
+    table = lake.table("shop.events")
+    table.set_properties({"commit.manifest.min-count-to-merge": "4"})
+    counts = []
+    for first in range(0, 100, 10):
+        with meeting(lake) as met:
+            futures = [met.write(table.append, rows(first + number)) for number in range(2)]
+        assert {future.result().group_size for future in futures} == {2}
+        counts.append(len(_manifests(lake)))
+    assert ids_in(table) == sorted(first + number for first in range(0, 100, 10) for number in range(2))
+    assert max(counts) < 4
+    by_others = [each.operation for each in table.history()]
+    assert by_others.count("append") == 10
+    assert by_others.count("replace") >= 2, "each of them a commit of its own, as nobody else came by"
+    assert _metadata_files(lake) == _named_manifests(lake)
+
+
+def test_a_merge_of_manifests_comes_along_with_others(lake: frazil.Lake) -> None:
+    table = lake.table("shop.events")
+    for number in range(4):
+        table.append(rows(number))
+    table.set_properties({"commit.manifest.min-count-to-merge": "4"})
+    merge, again = _merge_of(lake), _merge_of(lake)
+    queued = threading.Semaphore(0)
+    context = lake.commit_context(NAME, lambda phase, _: queued.release() if phase is Phase.QUEUED else None)
+
+    def send(write: Write) -> frazil.Commit:
+        return commit(context, write, Identity(str(uuid.uuid4()), "", given=False), Retry())
+
+    with ThreadPoolExecutor(2) as pool, meeting(lake) as met:
+        merging = pool.submit(send, merge)
+        assert queued.acquire(timeout=60)
+        appending = met.write(table.append, rows(10))
+        late = pool.submit(send, again)
+        assert queued.acquire(timeout=60)
+    # Whoever has the turn, one of the two merges is too late.
+    failed = [each for each in (merging, late) if each.exception() is not None]
+    (landed,) = (each for each in (merging, late) if each not in failed)
+    assert [str(each.exception()).count("not in the table any more") for each in failed] == [1]
+    assert landed.result().snapshot_id == appending.result().snapshot_id
+    assert not appending.result().shared, "a merge brings no rows"
+    assert ids_in(table) == [0, 1, 2, 3, 10]
+    assert [each.existing_files_count for each in _manifests(lake)] == [0, 4]
+    assert _metadata_files(lake) == _named_manifests(lake)
+    table.delete("id = 2")
+    assert ids_in(table) == [0, 1, 3, 10]
+
+
+def test_a_merge_of_manifests_that_somebody_changes_meanwhile_leaves_nothing(lake: frazil.Lake) -> None:
+    table = lake.table("shop.events")
+    for number in range(4):
+        table.append(rows(number))
+    table.set_properties({"commit.manifest.min-count-to-merge": "4"})
+    merge = _merge_of(lake)
+    table.delete("id = 2")
+    identity = Identity(str(uuid.uuid4()), "", given=False)
+    with pytest.raises(frazil.ConflictError, match="not in the table any more"):
+        commit(lake.commit_context(NAME, None), merge, identity, Retry())
+    assert ids_in(table) == [0, 1, 3]
+    assert _metadata_files(lake) == _named_manifests(lake)
+
+
+def _merge_of(lake: frazil.Lake) -> Write:
+    found = merged(lake.storage, SYSTEM, lake.catalog.load(NAME).metadata, "main")
+    assert found is not None
+    return found
+
+
+def _manifests(lake: frazil.Lake) -> list[Manifest]:
+    newest = lake.catalog.load(NAME).metadata.head_snapshot()
+    assert newest is not None
+    assert newest.manifest_list is not None
+    return list(read_manifest_list(lake.storage, newest.manifest_list))
 
 
 def test_p11_a_sinks_mark_travels_with_its_batch(lake: frazil.Lake) -> None:

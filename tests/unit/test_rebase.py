@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from frazil.commit.operations import Kind
-from frazil.commit.rebase import Effect, add_snapshot, lay_out, summary_counts, write_requirements
+from frazil.commit.rebase import Effect, ManifestLayout, add_snapshot, lay_out, summary_counts, write_requirements
 from frazil.errors import InvalidInput
 from frazil.model import DataFile, Manifest
 from unit.samples import appending, metadata, snapshot, with_snapshots
@@ -43,6 +43,31 @@ def test_a_repeated_attempt_waits_for_twice_the_count() -> None:
     assert len(lay_out(three, [manifest("new")], properties, attempt=2).bins) == 3
     six = [manifest(name) for name in "abcde"]
     assert len(lay_out(six, [manifest("new")], properties, attempt=2).bins) == 1
+
+
+def test_a_commit_that_others_wait_for_leaves_the_merge_to_be_made_beside_it() -> None:
+    properties = {"commit.manifest.min-count-to-merge": "8"}
+
+    def layout(there: int) -> ManifestLayout:
+        return lay_out([manifest(str(n)) for n in range(there)], [manifest("new")], properties, attempt=1, later=True)
+
+    assert [there + 1 for there in range(20) if layout(there).is_due] == [8, 10, 12, 14, 16, 18, 20]
+    assert [there + 1 for there in range(20) if len(layout(there).bins) == 1] == [1, 16, 17, 18, 19, 20]
+    assert not lay_out([manifest(str(n)) for n in range(7)], [manifest("new")], properties, attempt=1).is_due
+
+
+def test_an_old_manifest_is_not_copied_again_for_a_few_small_new_ones() -> None:
+    properties = {"commit.manifest.min-count-to-merge": "4"}
+    small = [manifest(name, size=100) for name in "abc"]
+
+    def merged(*old: int) -> list[list[str]]:
+        existing = [*small, *(manifest(f"old-{size}", size=size) for size in old)]
+        return paths(lay_out(existing, [manifest("new")], properties, attempt=1).bins)
+
+    assert merged(10_000) == [["new", "a", "b", "c"], ["old-10000"]]
+    assert merged(800, 10_000) == [["new", "a", "b", "c", "old-800"], ["old-10000"]]
+    assert merged(801, 10_000) == [["new", "a", "b", "c"], ["old-801"], ["old-10000"]]
+    assert merged(2_000, 2_000) == [["new", "a", "b", "c", "old-2000", "old-2000"]], "two alike are worth it"
 
 
 def test_merging_can_be_switched_off() -> None:

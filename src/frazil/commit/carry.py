@@ -45,13 +45,13 @@ class Carried:
     """How many of the rows that I append are left out, because others deleted them before they came (P23)."""
     gone_already: int = 0
     """How many of the rows that I delete others had deleted before."""
-    is_bundled: bool = False
-    """Files of mine come in manifests, too, as they are."""
+    has_manifests: bool = False
+    """Manifests of mine come, too, as they are."""
 
     @property
     def is_empty(self) -> bool:
         files = self.removed or self.added or self.deletes or self.removed_deletes
-        return not (files or self.positions or self.is_bundled)
+        return not (files or self.positions or self.has_manifests)
 
     def keeping(self, deletes: Container[str]) -> Carried:
         """The same, but these delete files stay."""
@@ -67,9 +67,8 @@ class Carried:
 
 def unmoved(write: Write) -> Carried:
     """Nothing happened meanwhile."""
-    return Carried(
-        write.removed, {}, {}, write.added, write.deletes, write.removed_deletes, is_bundled=bool(write.bundles)
-    )
+    manifests = bool(write.bundles or write.merges)
+    return Carried(write.removed, {}, {}, write.added, write.deletes, write.removed_deletes, has_manifests=manifests)
 
 
 def carry(write: Write, changes: Sequence[Change], look: Look, checks: Iterable[Check]) -> Carried:

@@ -72,6 +72,8 @@ class Draft:
     """Others' rows are in the same snapshot."""
     boarded: Boarded | None = None
     dropped: Dropped | None = None
+    merge_due: str | None = None
+    """The branch whose manifests are to be merged, once this has landed."""
 
     def proposal(self, record: CommitRecord | None, settlement: Settlement | None = None) -> Proposal:
         return Proposal(self.updates, self.requirements, record, self.changes, settlement, self.dropped)
@@ -178,7 +180,7 @@ class Chain:
         Passengers come on top of the own operations, which are checked against the head alone.
         """
         self._check_files(head.metadata)
-        building = Building(head, identity, attempt)
+        building = Building(head, identity, attempt, has_passengers=passengers is not None)
         try:
             mine = None if passengers is None else self._shared(building)
             for step in self._steps:
@@ -295,6 +297,7 @@ class Chain:
             sequence_number=metadata.last_sequence_number + 1,
             copies_number=read,
             attempt=building.attempt,
+            merges_later=building.has_passengers,
         )
         effect = building.put(step, carried, parent, place)
         if building.boarding is None:
@@ -394,10 +397,12 @@ class Chain:
 class Building:
     """One attempt, growing operation by operation."""
 
-    def __init__(self, head: Head, identity: Mapping[str, str], attempt: int) -> None:
+    def __init__(self, head: Head, identity: Mapping[str, str], attempt: int, *, has_passengers: bool = False) -> None:
         self.head = head
         self.identity = identity
         self.attempt = attempt
+        self.has_passengers = has_passengers
+        self.merge_due: str | None = None
         self.metadata = head.metadata
         self.updates: list[Json] = []
         self.written: list[str] = []
@@ -455,6 +460,8 @@ class Building:
         write, metadata = step.write, self.metadata
         manifest_list, effect = step.manifests.write_list(metadata, parent, carried, place)
         self.written.append(manifest_list)
+        if step.manifests.is_merge_due:
+            self.merge_due = write.branch
         snapshot = snapshot_json(
             write,
             effect,
@@ -493,6 +500,7 @@ class Building:
             is_shared=self.is_shared,
             boarded=self.boarded,
             dropped=self.dropped,
+            merge_due=self.merge_due,
         )
 
 

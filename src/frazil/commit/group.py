@@ -24,6 +24,7 @@ from frazil.commit.manifests import FilesMissing, OperationManifests
 from frazil.commit.operations import Identity, Kind, Operation, Write
 from frazil.commit.rebase import Place, may_be_cleaned_up
 from frazil.errors import CatalogUnavailable, CorruptMetadata, InvalidInput, StorageError
+from frazil.format.manifests import read_manifest_list
 from frazil.format.metadata import MAIN, TableMetadata
 from frazil.format.storage import Storage
 from frazil.model import Ident, SharedCommit
@@ -115,11 +116,15 @@ class Group:
         self._returned: list[str] = []
         self._outcomes: dict[str, Told] = {}
         self._records: list[CommitRecord] = []
+        self._merged: set[str] = set()
+        """Manifests that members put others in the place of."""
 
     def board(self, building: Building, mine: Step | None) -> Boarded:
         known = self._known_ids(building)
         if mine is None:
             building.others.extend(building.kept)
+        else:
+            self._merged = mine.write.parts
         members = [member for each in self._found if (member := self._member(each, building, known)) is not None]
         members = [member for member in members if self._changed(building, member)]
         self._add_together(building, mine, [each for each in members if self._shares(each)])
@@ -166,6 +171,17 @@ class Group:
         # Who gets a snapshot of its own is checked when its turn comes, against the others, too.
         if self._shares(member) and not self._chain(write).stands(building):
             raise NeedsLook
+        if write.merges:
+            self._take_parts(write, building)
+
+    def _take_parts(self, write: Write, building: Building) -> None:
+        """Raises NeedsLook where a manifest that goes into a merge is not there, or somebody else merges it, too."""
+        parts = write.parts
+        parent = parent_of(self._ident, building.metadata, write.branch)
+        listed = read_manifest_list(self._storage, parent.manifest_list) if parent and parent.manifest_list else ()
+        if parts & self._merged or not parts <= {each.manifest_path for each in listed}:
+            raise NeedsLook
+        self._merged |= parts
 
     def _changed(self, building: Building, member: _Member) -> bool:
         """Whether the properties are set that come with its rows, or without any."""
@@ -215,12 +231,14 @@ class Group:
 
     def _add_snapshot(self, building: Building, branch: str, own: Step | None, parts: Sequence[_Part]) -> None:
         metadata = building.metadata
+        rows = [part for part in parts if part.write.brings_rows]
         write = Write(
-            Kind.APPEND,
+            Kind.APPEND if rows else Kind.REWRITE,
             metadata.uuid,
             branch=branch,
             added=tuple(file for part in parts for file in part.write.added),
             bundles=tuple(bundle for part in parts for bundle in part.write.bundles),
+            merges=tuple(merge for part in parts for merge in part.write.merges),
         )
         step = Step(
             write,
@@ -229,10 +247,12 @@ class Group:
             Looking(self._storage, write),
         )
         parent = parent_of(self._ident, metadata, branch)
-        place = Place(step.snapshot_id, metadata.last_sequence_number + 1, 0, building.attempt)
-        is_shared = len(parts) > 1
-        building.boarding = _shared_identity(parts) if is_shared else summary_identity(parts[0].identity)
-        commits = tuple(_shared_commit(part) for part in parts) if is_shared else ()
+        place = Place(step.snapshot_id, metadata.last_sequence_number + 1, 0, building.attempt, merges_later=True)
+        # Whose snapshot it is: a merge of manifests comes along and is nobody's.
+        owners = rows or parts
+        is_shared = len(owners) > 1
+        building.boarding = _shared_identity(owners) if is_shared else summary_identity(owners[0].identity)
+        commits = tuple(_shared_commit(part) for part in owners) if is_shared else ()
         try:
             building.put(step, unmoved(write), parent, place, commits)
         finally:

@@ -46,6 +46,7 @@ from frazil.commit.group import (
     summary_identity,
 )
 from frazil.commit.line import Line
+from frazil.commit.merging import merged
 from frazil.commit.operations import Identity, Operation, Write
 from frazil.commit.retry import Retry
 from frazil.commit.tickets import travels
@@ -87,6 +88,10 @@ _SHOWN = 10
 OnPhase = Callable[[Phase, int], None]
 
 
+def _no_phase(_phase: Phase, _attempt: int) -> None:
+    """Nobody holds this one anywhere."""
+
+
 @dataclass(frozen=True, slots=True)
 class CommitContext:
     """Where to commit."""
@@ -95,7 +100,7 @@ class CommitContext:
     storage: Storage
     ident: Ident
     runtime: Runtime = SYSTEM
-    on_phase: OnPhase = field(default=lambda _phase, _attempt: None)
+    on_phase: OnPhase = field(default=_no_phase)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +124,8 @@ def commit(
     chain = tuple(operations) if isinstance(operations, Sequence) else (operations,)
     writes = [each.name for each in chain if isinstance(each, Write) and not each.is_empty]
     name = chain[0].name if len(chain) == 1 else writes[0] if len(writes) == 1 else "transaction"
-    return _Loop(context, Request(chain, identity, retry, name)).run()
+    loop = _Loop(context, Request(chain, identity, retry, name))
+    return observe.committing(context, chain, identity, loop.run)
 
 
 def find_commit(catalog: Catalog, metadata: TableMetadata, identity: Identity, branch: str = MAIN) -> Commit | None:
@@ -192,6 +198,7 @@ class _Loop:
         self._fate = _Fate.OPEN
         self._sent: Draft | None = None
         self._sent_on: TableMetadata | None = None
+        self._merge_due: str | None = None
         self._parcel = travels(request.operations)
         self._line = self._stand_in_line()
         self._is_queued = False
@@ -227,6 +234,7 @@ class _Loop:
                 if done is not None:
                     self._give_up_reservation()
                     observe.finished(self._name, self._elapsed())
+                    self._merge_if_due()
                     return done
                 self._repeat_after_loss()
         except BaseException as error:
@@ -342,6 +350,22 @@ class _Loop:
         with contextlib.suppress(FrazilError):
             return self._done_before(self._catalog.load(self._context.ident))
         return None
+
+    def _merge_if_due(self) -> None:
+        """While others go on. The commit has landed, whatever becomes of this."""
+        if self._merge_due is None:
+            return
+        context = replace(self._context, on_phase=_no_phase)
+        try:
+            head = self._catalog.load(context.ident).metadata
+            merge = merged(context.storage, self._runtime, head, self._merge_due)
+            if merge is not None:
+                commit(context, merge, Identity(str(self._runtime.new_uuid()), "", given=False), Retry(tries=4))
+        except FrazilError as error:
+            observe.log.debug("manifests of %s were not merged: %s", context.ident, error)
+        except BaseException as error:
+            error.add_note(f"commit id {self._identity.commit_id} was committed all the same")
+            raise
 
     def _give_up_reservation(self) -> None:
         """So that nobody leaves me a turn that I do not need. Nothing else hangs on it."""
@@ -617,6 +641,7 @@ class _Loop:
         """``head``: what the commit landed on (with ``draft``), or a later head that has it."""
         size = 1
         if draft is not None:
+            self._merge_due = draft.merge_due
             self._chain.remove_unused()
             size += 0 if draft.boarded is None else len(draft.boarded.outcomes)
             self._note_traffic(head, size)

@@ -58,6 +58,8 @@ class OperationManifests:
         self._held: dict[str, frozenset[str]] = {}
         """Manifest → the live files that it holds; manifests never change."""
         self._used: set[str] = set()
+        self.is_merge_due = False
+        """With the last attempt's list there are enough manifests for a merge that is left to others."""
 
     def write_list(
         self, head: TableMetadata, parent: Snapshot | None, carried: Carried, place: Place
@@ -70,8 +72,10 @@ class OperationManifests:
         kept, filtered, taken = self._take_out(live, carried, head)
         own = [*self._own(head, carried.added, deletes, place), *filtered]
         named = [new.named_by(place.snapshot_id, place.sequence_number) for new in own]
-        layout = lay_out(kept, named, head.properties, place.attempt)
+        layout = lay_out(self._without_parts(kept), named, head.properties, place.attempt, later=place.merges_later)
+        self.is_merge_due = layout.is_due
         manifests = [self._merge(group, head, place) for group in layout.bins]
+        self._put_merged(manifests, kept, place)
         # Of others, who would not know that theirs went into a merge.
         bundled = (NewManifest(bundle.manifest) for bundle in self._write.bundles)
         manifests[:0] = [new.named_by(place.snapshot_id, place.sequence_number) for new in bundled]
@@ -192,6 +196,20 @@ class OperationManifests:
         specs = {each.partition_spec_id for each in manifests}
         known = {spec_id: (head.spec(spec_id), head.spec_schema(spec_id)) for spec_id in specs}
         return [with_counts(self._storage, each, *known[each.partition_spec_id]) for each in manifests]
+
+    def _without_parts(self, kept: Sequence[Manifest]) -> Sequence[Manifest]:
+        parts = self._write.parts
+        if missing := parts - {manifest.manifest_path for manifest in kept}:
+            raise FilesMissing(sorted(missing))
+        return [manifest for manifest in kept if manifest.manifest_path not in parts]
+
+    def _put_merged(self, manifests: list[Manifest], kept: Sequence[Manifest], place: Place) -> None:
+        """Each before those that were older than its parts, so that the newest still come first."""
+        paths = [manifest.manifest_path for manifest in kept]
+        for merge in self._write.merges:
+            older = set(paths[max(map(paths.index, merge.parts)) + 1 :])
+            at = next((i for i, each in enumerate(manifests) if each.manifest_path in older), len(manifests))
+            manifests.insert(at, NewManifest(merge.manifest).named_by(place.snapshot_id, place.sequence_number))
 
     def _take_out(
         self, live: Sequence[Manifest], carried: Carried, head: TableMetadata

@@ -108,6 +108,15 @@ class Bundle:
         return self.manifest.content == DATA_MANIFEST
 
 
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """One manifest that holds what several manifests of the table hold, and is to stand in their place."""
+
+    parts: tuple[str, ...]
+    manifest: Manifest
+    """No manifest list names it yet."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Write:
     """A change of rows: files that come, files that go, and rows that go out of files that stay.
@@ -166,6 +175,8 @@ class Write:
     """It does not share a snapshot with others."""
     bundles: tuple[Bundle, ...] = ()
     """More of ``added`` and ``deletes``, where only a reference has travelled (``tickets.py``)."""
+    merges: tuple[Merge, ...] = ()
+    """The same files in fewer manifests."""
 
     @property
     def name(self) -> str:
@@ -176,7 +187,8 @@ class Write:
         """Every file that was written for this operation alone."""
         if not self.owns_files:
             return []
-        return [file.file_path for file in (*self.added, *self.deletes)]
+        merged = [merge.manifest.manifest_path for merge in self.merges]
+        return [*(file.file_path for file in (*self.added, *self.deletes)), *merged]
 
     @property
     def lineage(self) -> Lineage:
@@ -198,11 +210,17 @@ class Write:
     def may_share_a_snapshot(self) -> bool:
         """Rows that were appended say nothing about each other's order (rule P17)."""
         own = self.own_snapshot or self.snapshot_properties or self.deletes
-        return self.kind is Kind.APPEND and self.only_adds and not own
+        return (self.kind is Kind.APPEND or bool(self.merges)) and self.only_adds and not own
 
     @property
     def is_empty(self) -> bool:
-        return not (self.added or self.removed or self.deletes or self.removed_deletes or self.bundles)
+        files = self.added or self.removed or self.deletes or self.removed_deletes
+        return not (files or self.bundles or self.merges)
+
+    @property
+    def parts(self) -> set[str]:
+        """Manifests that others shall take the place of."""
+        return {path for merge in self.merges for path in merge.parts}
 
     @property
     def brings_rows(self) -> bool:

@@ -38,6 +38,8 @@ class Place:
     copies_number: int
     """The data sequence number of copied rows: that of the snapshot they were read from (rule P20)."""
     attempt: int
+    merges_later: bool = False
+    """Others wait for this commit: old manifests are merged beside it, not by it (``merging.py``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,46 +47,78 @@ class ManifestLayout:
     """How the next manifest list is laid out: my new manifests first, then each bin, merged where it has several."""
 
     bins: tuple[tuple[Manifest, ...], ...]
+    is_due: bool = False
+    """This is the commit with which there are enough manifests for a merge that was put off."""
 
 
 def lay_out(
-    existing: Sequence[Manifest], mine: Sequence[Manifest], properties: Mapping[str, str], attempt: int
+    existing: Sequence[Manifest],
+    mine: Sequence[Manifest],
+    properties: Mapping[str, str],
+    attempt: int,
+    *,
+    later: bool = False,
 ) -> ManifestLayout:
     """Decide which manifests are merged, by Iceberg's own properties and its packing (MergeAppend).
 
     A repeated attempt waits for twice the count before it merges: while many writers race, the one that merges is the
-    slowest and loses, and then all of them would merge the same manifests again and again.
+    slowest and loses, and then all of them would merge the same manifests again and again. The same holds ``later``,
+    for commits that others wait for: at the count somebody is told to merge beside them, and at twice the count they
+    do it themselves.
     """
     alone = tuple((manifest,) for manifest in (*mine, *existing))
     if _text(properties, _MERGE_ENABLED).lower() != "true":
         return ManifestLayout(alone)
-    minimum = _number(properties, _MERGE_MIN_COUNT) * (1 if attempt == 1 else 2)
+    count = _number(properties, _MERGE_MIN_COUNT)
+    minimum = count * (2 if later or attempt > 1 else 1)
     target = _number(properties, _MERGE_TARGET_SIZE)
     bins: list[tuple[Manifest, ...]] = []
+    is_due = False
     for content in (DATA_MANIFEST, DELETE_MANIFEST):
         new = [manifest for manifest in mine if manifest.content == content]
         old = [manifest for manifest in existing if manifest.content == content]
+        is_due |= later and _crosses(len(old), len(old) + len(new), count)
         if len(new) + len(old) < minimum:
             bins.extend((manifest,) for manifest in (*new, *old))
         else:
-            bins.extend(_merged(new, old, minimum, target))
-    return ManifestLayout(tuple(bins))
+            bins.extend(_merged((*new, *old), minimum, target))
+    return ManifestLayout(tuple(bins), is_due)
 
 
-def _merged(
-    new: Sequence[Manifest], old: Sequence[Manifest], minimum: int, target: int
-) -> Iterator[tuple[Manifest, ...]]:
+def _crosses(before: int, after: int, count: int) -> bool:
+    """At the count, and now and then beyond it: whoever was told the first time may have died."""
+    step = max(1, count // 4)
+    return after >= count and before // step != after // step
+
+
+def _merged(manifests: Sequence[Manifest], minimum: int, target: int) -> Iterator[tuple[Manifest, ...]]:
     by_spec: dict[int, list[Manifest]] = defaultdict(list)
-    for manifest in (*new, *old):
+    for manifest in manifests:
         by_spec[manifest.partition_spec_id].append(manifest)
-    newest = new[0] if new else None
+    newest = manifests[0]
     for spec_id in sorted(by_spec, reverse=True):
         for group in _pack_from_end(by_spec[spec_id], target):
             # The bin that holds the new manifest is still filling up; older ones are merged as soon as they are full.
-            if newest in group and len(group) < minimum:
-                yield from ((manifest,) for manifest in group)
-            else:
+            if newest not in group:
                 yield tuple(group)
+                continue
+            worth = _worth_merging(group) if len(group) >= minimum else 1
+            yield tuple(group[:worth])
+            yield from ((manifest,) for manifest in group[worth:])
+
+
+def _worth_merging(group: Sequence[Manifest]) -> int:
+    """How many of the newest: not an old one that is much larger than all newer ones together.
+
+    To copy it again each time would make merges the dearer the longer a table has been written to; so each entry is
+    copied as often as sizes double, as in a log-structured merge tree.
+    """
+    worth, size = 1, 0
+    for place, manifest in enumerate(group):
+        if manifest.manifest_length <= 2 * size:
+            worth = place + 1
+        size += manifest.manifest_length
+    return worth
 
 
 def _pack_from_end(manifests: Sequence[Manifest], target: int) -> list[list[Manifest]]:

@@ -11,7 +11,7 @@ import orjson
 
 from frazil.catalog.base import Ticket
 from frazil.commit.intents import PropertyChange, SinkMark
-from frazil.commit.operations import Base, Bundle, Identity, Kind, MetadataChange, Operation, RowCounts, Write
+from frazil.commit.operations import Base, Bundle, Identity, Kind, Merge, MetadataChange, Operation, RowCounts, Write
 from frazil.commit.summaries import CannotWrite, file_from_json, file_to_json
 from frazil.model import DataFile, FieldSummary, Isolation, Manifest
 
@@ -121,7 +121,8 @@ def _write(write: Write) -> dict[str, Any]:
         "properties": dict(write.snapshot_properties),
         "added": [_file(each) for each in write.added],
         "deletes": [_file(each) for each in write.deletes],
-        "bundles": [_bundle(each) for each in write.bundles],
+        "bundles": [[each.size_in_bytes, *_manifest(each.manifest)] for each in write.bundles],
+        "merges": [[each.parts, *_manifest(each.manifest)] for each in write.merges],
     }
 
 
@@ -144,7 +145,8 @@ def _write_of(ticket: Ticket, raw: dict[str, Any]) -> Write:
         rows=RowCounts(*raw["rows"]),
         snapshot_properties=raw["properties"],
         own_snapshot=raw["own"],
-        bundles=tuple(_bundle_of(*each) for each in raw["bundles"]),
+        bundles=tuple(Bundle(_manifest_of(*rest), size) for size, *rest in raw["bundles"]),
+        merges=tuple(Merge(tuple(parts), _manifest_of(*rest)) for parts, *rest in raw["merges"]),
     )
 
 
@@ -165,18 +167,18 @@ def _file_of(raw: list[Any]) -> DataFile:
     )
 
 
-def _bundle(bundle: Bundle) -> list[Any]:
+def _manifest(manifest: Manifest) -> list[Any]:
     partitions = [
         [each.contains_null, each.contains_nan, _text(each.lower_bound), _text(each.upper_bound)]
-        for each in bundle.manifest.partitions
+        for each in manifest.partitions
     ]
-    rest = asdict(replace(bundle.manifest, partitions=(), key_metadata=None))
-    return [bundle.size_in_bytes, rest, partitions, _text(bundle.manifest.key_metadata)]
+    rest = asdict(replace(manifest, partitions=(), key_metadata=None))
+    return [rest, partitions, _text(manifest.key_metadata)]
 
 
-def _bundle_of(size: int, rest: dict[str, Any], partitions: list[list[Any]], secret: str | None) -> Bundle:
+def _manifest_of(rest: dict[str, Any], partitions: list[list[Any]], secret: str | None) -> Manifest:
     ranges = tuple(FieldSummary(null, nan, _bytes(low), _bytes(high)) for null, nan, low, high in partitions)
-    return Bundle(replace(Manifest(**rest), partitions=ranges, key_metadata=_bytes(secret)), size)
+    return replace(Manifest(**rest), partitions=ranges, key_metadata=_bytes(secret))
 
 
 def _text(value: bytes | None) -> str | None:
