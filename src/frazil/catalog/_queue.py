@@ -18,7 +18,10 @@ CREATE = f"""CREATE TABLE IF NOT EXISTS {QUEUE} (
     version INTEGER NOT NULL, state INTEGER NOT NULL, enqueued_at BIGINT NOT NULL, deadline BIGINT NOT NULL,
     tries INTEGER NOT NULL, wake VARCHAR(255) NOT NULL,
     body {{bytes_type}} NOT NULL, outcome {{bytes_type}} NOT NULL)"""
-INDEX = f"CREATE INDEX IF NOT EXISTS {QUEUE}_waiting ON {QUEUE} (place, enqueued_at, ticket) WHERE state = 0"
+INDEXES = (
+    f"CREATE INDEX IF NOT EXISTS {QUEUE}_waiting ON {QUEUE} (place, enqueued_at, ticket) WHERE state = 0",
+    f"CREATE INDEX IF NOT EXISTS {QUEUE}_deadline ON {QUEUE} (deadline)",
+)
 KEPT_MS = 3_600_000
 """How long the fate of a ticket is kept for a writer who was stopped or cut off meanwhile."""
 _CLEAN_EVERY = 200

@@ -14,7 +14,7 @@ import orjson
 
 from frazil.catalog._db import Db, DuplicateRow, Engine, LostRace, OutcomeUnknown, Rows
 from frazil.catalog._queue import CREATE as CREATE_QUEUE
-from frazil.catalog._queue import INDEX as QUEUE_INDEX
+from frazil.catalog._queue import INDEXES as QUEUE_INDEXES
 from frazil.catalog._queue import QUEUE, SqlQueue, TicketsGone, record_of
 from frazil.catalog._refusals import (
     namespace_exists,
@@ -50,7 +50,7 @@ from frazil.model import Ident
 
 DEFAULT_NAME = "frazil"
 TABLES, PROPERTIES = "iceberg_tables", "iceberg_namespace_properties"
-COMMITS, CHANGES, DROPPED = "frazil_commits", "frazil_changes", "frazil_dropped"
+COMMITS, CHANGES, DROPPED, PINS = "frazil_commits", "frazil_changes", "frazil_dropped", "frazil_pins"
 CHANGES_KEPT = 10_000
 """Changes whose sequence numbers lie further back than this are let go."""
 _PRUNE_EVERY = 500
@@ -82,10 +82,13 @@ _CREATE = {
     DROPPED: f"""CREATE TABLE IF NOT EXISTS {DROPPED} (
         table_uuid VARCHAR(64) NOT NULL, manifest_list VARCHAR(1000) NOT NULL, dropped_at BIGINT NOT NULL,
         PRIMARY KEY (table_uuid, manifest_list))""",
+    PINS: f"""CREATE TABLE IF NOT EXISTS {PINS} (
+        pin VARCHAR(64) NOT NULL, table_uuid VARCHAR(64) NOT NULL, snapshot_id BIGINT NOT NULL,
+        deadline BIGINT NOT NULL, PRIMARY KEY (pin, snapshot_id))""",
 }
-_OPTIONAL = {CHANGES, QUEUE, DROPPED}
+_OPTIONAL = {CHANGES, QUEUE, DROPPED, PINS}
 """Tables that a catalog works without."""
-_INDEXES = {QUEUE: QUEUE_INDEX}
+_INDEXES = {QUEUE: QUEUE_INDEXES}
 _ROW = "catalog_name = ? AND table_namespace = ? AND table_name = ?"
 _RESENDS = 3
 
@@ -120,6 +123,7 @@ class SqlStore:
         self._keeps_commits = bool(found[COMMITS])
         self._keeps_changes = bool(found[CHANGES])
         self._keeps_dropped = bool(found[DROPPED]) and not read_only and engine.may_change(DROPPED)
+        self._keeps_pins = bool(found[PINS]) and not read_only and engine.may_change(PINS)
         has_queue = bool(found[QUEUE]) and not read_only and engine.may_change(QUEUE)
         self._tickets = SqlQueue(engine) if has_queue else None
         self.queue: CommitQueue | None = self._tickets
@@ -281,6 +285,32 @@ class SqlStore:
             return []
         sql = f"SELECT manifest_list FROM {DROPPED} WHERE table_uuid = ? ORDER BY dropped_at, manifest_list"  # noqa: S608
         return [row[0] for row in self._engine.read(lambda db: db.execute(sql, (table_uuid,)).fetchall())]
+
+    # Snapshots that transactions need (rule P18)
+
+    def pin(self, pin: str, table_uuid: str, snapshot_ids: Sequence[int], lives_ms: int) -> None:
+        if not self._keeps_pins or not snapshot_ids:
+            return
+        clock = self._engine.clock()
+        rows = ", ".join([f"(?, ?, ?, {clock} + ?)"] * len(snapshot_ids))
+        insert = f"INSERT INTO {PINS} (pin, table_uuid, snapshot_id, deadline) VALUES {rows} ON CONFLICT DO NOTHING"  # noqa: S608
+
+        def work(db: Db) -> None:
+            db.execute(f"DELETE FROM {PINS} WHERE deadline < {clock}")  # noqa: S608
+            db.execute(insert, [value for each in snapshot_ids for value in (pin, table_uuid, each, lives_ms)])
+
+        _resend(lambda _again: self._change(work), f"the snapshots of the table {table_uuid} were pinned")
+
+    def unpin(self, pin: str) -> None:
+        if self._keeps_pins:
+            delete: Callable[[Db], Rows] = lambda db: db.execute(f"DELETE FROM {PINS} WHERE pin = ?", (pin,))  # noqa: E731, S608
+            _resend(lambda _again: self._change(delete), f"the pin {pin} was removed")
+
+    def pinned(self, table_uuid: str) -> frozenset[int]:
+        if not self._keeps_pins:
+            return frozenset()
+        sql = f"SELECT snapshot_id FROM {PINS} WHERE table_uuid = ? AND deadline > {self._engine.clock()}"  # noqa: S608
+        return frozenset(row[0] for row in self._engine.read(lambda db: db.execute(sql, (table_uuid,)).fetchall()))
 
     def _insert_dropped(self, db: Db, dropped: Dropped) -> None:
         rows = ", ".join([f"(?, ?, {self._engine.clock()})"] * len(dropped.manifest_lists))
@@ -556,8 +586,8 @@ def _set_up(engine: Engine, *, read_only: bool, create: bool, shown: str) -> tup
 def _create(db: Db, engine: Engine, tables: Sequence[str]) -> None:
     for table in tables:
         db.execute(_CREATE[table].format(bytes_type=engine.bytes_type))
-        if table in _INDEXES:
-            db.execute(_INDEXES[table])
+        for index in _INDEXES.get(table, ()):
+            db.execute(index)
 
 
 def _adopted_name(engine: Engine, shown: str) -> str:

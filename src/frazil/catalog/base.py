@@ -297,6 +297,16 @@ class PointerStore(Protocol):
     def dropped_lists(self, table_uuid: str) -> list[str]:
         """Manifest lists whose snapshots went with commits (rule P18), the oldest first."""
 
+    def pin(self, pin: str, table_uuid: str, snapshot_ids: Sequence[int], lives_ms: int) -> None:
+        """Say that a transaction needs these snapshots, until ``unpin`` or for so long (rule P18).
+
+        Without it the transaction is slower to check, not wrong: a store that has no room for pins does nothing.
+        """
+
+    def unpin(self, pin: str) -> None: ...
+
+    def pinned(self, table_uuid: str) -> frozenset[int]: ...
+
     def insert(self, ident: Ident, location: str) -> None:
         """Add a table. Raises TableExists, NoSuchNamespace."""
 
@@ -371,6 +381,13 @@ class Catalog(Protocol):
 
         One request. Raises CatalogUnavailable.
         """
+
+    def pin(self, pin: str, table_uuid: str, snapshot_ids: Sequence[int], lives_ms: int) -> None:
+        """As PointerStore.pin."""
+
+    def unpin(self, pin: str) -> None: ...
+
+    def pinned(self, table_uuid: str) -> frozenset[int]: ...
 
     def instant(self) -> Mapping[Ident, str] | None:
         """Where every table stood at one and the same moment (rule P28); None: this catalog cannot tell."""

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -205,6 +205,15 @@ class ForeignCatalog:
     def find_changes(self, table_uuid: str, after: int, up_to: int) -> list[ChangeRecord]:  # noqa: ARG002
         """There is no place to keep any."""
         return []
+
+    def pin(self, pin: str, table_uuid: str, snapshot_ids: Sequence[int], lives_ms: int) -> None:
+        """No snapshot goes with a commit here."""
+
+    def unpin(self, pin: str) -> None:
+        """As ``pin``."""
+
+    def pinned(self, table_uuid: str) -> frozenset[int]:  # noqa: ARG002 - the seam's
+        return frozenset()
 
     def instant(self) -> Mapping[Ident, str] | None:
         """Tables are loaded one by one here, each at its own moment."""

@@ -49,6 +49,7 @@ class MemoryStore:
         self._commits: dict[tuple[str, str], CommitRecord] = {}
         self._changes: dict[str, dict[tuple[int, int], ChangeRecord]] = {}
         self._dropped: dict[str, list[str]] = {}
+        self._pins: dict[str, tuple[str, frozenset[int], int]] = {}
         self._namespaces: dict[Namespace, dict[str, str]] = {}
         self.queue: MemoryQueue | None = MemoryQueue(runtime)
 
@@ -110,6 +111,20 @@ class MemoryStore:
     def dropped_lists(self, table_uuid: str) -> list[str]:
         with self._reading():
             return list(self._dropped.get(table_uuid, ()))
+
+    def pin(self, pin: str, table_uuid: str, snapshot_ids: Sequence[int], lives_ms: int) -> None:
+        with self._writing():
+            self._pins[pin] = (table_uuid, frozenset(snapshot_ids), self._runtime.now_ms() + lives_ms)
+
+    def unpin(self, pin: str) -> None:
+        with self._writing():
+            self._pins.pop(pin, None)
+
+    def pinned(self, table_uuid: str) -> frozenset[int]:
+        now = self._runtime.now_ms()
+        with self._reading():
+            mine = (ids for uuid, ids, until in self._pins.values() if uuid == table_uuid and until > now)
+            return frozenset(each for ids in mine for each in ids)
 
     def forget_changes(self, table_uuid: str) -> None:
         with self._writing():

@@ -6,7 +6,7 @@ import contextlib
 import gzip
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from frazil.catalog._refusals import no_such_namespace
 from frazil.catalog.base import (
@@ -130,6 +130,15 @@ class PointerCatalog:
 
     def find_changes(self, table_uuid: str, after: int, up_to: int) -> list[ChangeRecord]:
         return self.store.find_changes(table_uuid, after, up_to)
+
+    def pin(self, pin: str, table_uuid: str, snapshot_ids: Sequence[int], lives_ms: int) -> None:
+        self.store.pin(pin, table_uuid, snapshot_ids, lives_ms)
+
+    def unpin(self, pin: str) -> None:
+        self.store.unpin(pin)
+
+    def pinned(self, table_uuid: str) -> frozenset[int]:
+        return self.store.pinned(table_uuid)
 
     # One instant of all tables
 

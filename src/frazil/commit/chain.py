@@ -6,7 +6,7 @@ top of the ones before it, and all of them go into one new metadata file.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from typing import Protocol
 
@@ -203,7 +203,7 @@ class Chain:
             return None
         keeps = self._catalog.capabilities.keeps_changes
         if keeps:
-            building.let_go()
+            building.let_go(lambda: self._catalog.pinned(head.metadata.uuid))
         return building.draft(keeps_changes=keeps)
 
     def _shared(self, building: Building) -> Step | None:
@@ -478,9 +478,9 @@ class Building:
         self.kept.append(replace(change_of(write, effect, place), commits=commits))
         return effect
 
-    def let_go(self) -> None:
+    def let_go(self, pinned: Callable[[], frozenset[int]]) -> None:
         """Snapshots that have had their time (rule P18). Their manifest lists are noted for those who remove files."""
-        gone = gone_with_a_commit(self.metadata, self.head.now_ms)
+        gone = gone_with_a_commit(self.metadata, self.head.now_ms, pinned)
         if gone.snapshot_ids:
             lists = (each.manifest_list for each in map(self.metadata.snapshot, gone.snapshot_ids) if each is not None)
             self.dropped = Dropped(self.metadata.uuid, tuple(each for each in lists if each is not None))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 from frazil.errors import CorruptMetadata, InvalidInput
 from frazil.format.metadata import TableMetadata
 from frazil.format.properties import RETENTION, RETENTION_MIN_AGE
@@ -13,10 +16,18 @@ _FEWEST = 50
 """They go in batches: whoever reads the next version reads it from its beginning."""
 
 
-def gone_with_a_commit(metadata: TableMetadata, now_ms: int) -> Expired:
-    """What goes now. Refs never do, nor anything that one of them needs: that is for expire_snapshots()."""
+def asks_for_it(metadata: TableMetadata) -> bool:
+    """Whether snapshots of this table go with commits."""
+    return str(metadata.properties.get(RETENTION, "false")).lower() == "true"
+
+
+def gone_with_a_commit(metadata: TableMetadata, now_ms: int, pinned: Callable[[], frozenset[int]]) -> Expired:
+    """What goes now. Refs never do, nor anything that one of them needs: that is for expire_snapshots().
+
+    ``pinned``: asked only when there is something to let go: the snapshots that open transactions need.
+    """
     nothing = Expired()
-    if str(metadata.properties.get(RETENTION, "false")).lower() != "true":
+    if not asks_for_it(metadata):
         return nothing
     limit = now_ms - max(
         _number(metadata, MAX_SNAPSHOT_AGE, FIVE_DAYS_MS), _number(metadata, RETENTION_MIN_AGE, _MIN_AGE_MS)
@@ -31,7 +42,10 @@ def gone_with_a_commit(metadata: TableMetadata, now_ms: int) -> Expired:
     except (InvalidInput, CorruptMetadata):
         # A property that forbids it, or a table that is not whole. Neither may stop a commit.
         return nothing
-    return nothing if found.refs else found
+    if found.refs:
+        return nothing
+    needed = pinned()
+    return replace(found, snapshot_ids=tuple(each for each in found.snapshot_ids if each not in needed))
 
 
 def _number(metadata: TableMetadata, key: str, default: int) -> int:

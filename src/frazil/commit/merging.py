@@ -1,0 +1,60 @@
+"""Merging manifests beside the commits of others.
+
+A commit that others wait for adds a manifest and merges none. When Iceberg's thresholds say so, its writer merges
+afterwards, while the others go on, and brings the result as an operation of its own: one manifest in the place of
+several, which any combiner puts into its list while all of them are still there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from frazil.commit.operations import Base, Kind, Merge, Write
+from frazil.commit.rebase import lay_out
+from frazil.format.manifests import read_manifest, read_manifest_list, with_counts, write_manifest
+from frazil.format.metadata import TableMetadata
+from frazil.format.storage import Storage
+from frazil.model import Manifest, Status
+from frazil.runtime import Runtime
+
+
+def merged(storage: Storage, runtime: Runtime, head: TableMetadata, branch: str) -> Write | None:
+    """Merge what is to be merged on a branch; None: nothing is."""
+    snapshot = head.head_snapshot(branch)
+    if snapshot is None or snapshot.manifest_list is None:
+        return None
+    since = runtime.now_ms()
+    live = [
+        with_counts(storage, each, head.spec(each.partition_spec_id), head.spec_schema(each.partition_spec_id))
+        for each in read_manifest_list(storage, snapshot.manifest_list)
+        if each.added_files_count or each.existing_files_count
+    ]
+    merges: list[Merge] = []
+    try:
+        groups = (group for group in lay_out(live, (), head.properties, attempt=1).bins if len(group) > 1)
+        merges.extend(_merge(storage, runtime, head, group) for group in groups)
+    except BaseException:
+        storage.delete([merge.manifest.manifest_path for merge in merges])
+        raise
+    if not merges:
+        return None
+    return Write(
+        Kind.REWRITE,
+        head.uuid,
+        base=Base.of(snapshot),
+        branch=branch,
+        merges=tuple(merges),
+        staged_since_ms=since,
+    )
+
+
+def _merge(storage: Storage, runtime: Runtime, head: TableMetadata, parts: Sequence[Manifest]) -> Merge:
+    spec_id, content = parts[0].partition_spec_id, parts[0].content
+    entries = [
+        replace(entry, status=Status.EXISTING) for manifest in parts for entry in read_manifest(storage, manifest)
+    ]
+    path = f"{head.metadata_folder}/{runtime.new_uuid()}-m0.avro"
+    spec, schema = head.spec(spec_id), head.spec_schema(spec_id)
+    new = write_manifest(storage, path, entries, spec=spec, schema=schema, content=content)
+    return Merge(tuple(manifest.manifest_path for manifest in parts), new.manifest)
