@@ -88,6 +88,14 @@ def test_a_reservation_is_first_and_is_nobody_elses_to_commit(store: Any) -> Non
     assert store.queue.first(PLACE).ticket.key == "b"
 
 
+def test_who_comes_into_the_queue_is_told_whether_others_wait(store: Any) -> None:
+    assert store.queue.put(ticket("a"), LONG) is False
+    assert store.queue.put(ticket("b"), LONG) is True
+    assert store.queue.put(ticket("z", place="another"), LONG) is False
+    assert swap(store, "v0", "v1", Settlement({"a": b"", "b": b""})) == Committed("v1")
+    assert store.queue.put(ticket("c"), LONG) is False
+
+
 def test_a_ticket_sent_twice_is_in_the_queue_once(store: Any) -> None:
     store.queue.put(ticket("a"), LONG)
     store.queue.put(ticket("a"), LONG)

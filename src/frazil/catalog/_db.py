@@ -78,6 +78,9 @@ class Engine(Protocol):
     def write_one(self, sql: str, parameters: Sequence[Any]) -> int:
         """One statement that is a transaction by itself, not necessarily ``durable``; how many rows it changed."""
 
+    def write_value(self, sql: str, parameters: Sequence[Any]) -> Any:
+        """The same, for a statement that returns one value; None: it has changed nothing."""
+
     def try_turn(self, key: str) -> Callable[[], None] | None:
         """As PointerStore.try_turn, for a table named by ``key``. May raise what the database or the disk raises."""
 

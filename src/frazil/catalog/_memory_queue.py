@@ -44,11 +44,13 @@ class MemoryQueue:
 
     # Writers
 
-    def put(self, ticket: Ticket, lives_ms: int) -> None:
+    def put(self, ticket: Ticket, lives_ms: int) -> bool:
         now = self._runtime.now_ms()
         with self._changed:
+            has_company = any(row.ticket.key != ticket.key for row in self._waiting(ticket.place))
             if ticket.key not in self._rows:
                 self._rows[ticket.key] = self._open[ticket.key] = _Row(ticket, now, now + lives_ms)
+            return has_company
 
     def verdict(self, key: str) -> Verdict | None:
         with self._changed:

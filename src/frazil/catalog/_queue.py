@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import orjson
 
@@ -24,6 +24,7 @@ INDEXES = (
 )
 KEPT_MS = 3_600_000
 """How long the fate of a ticket is kept for a writer who was stopped or cut off meanwhile."""
+T = TypeVar("T")
 _CLEAN_EVERY = 200
 _TRIES = 20
 
@@ -52,9 +53,9 @@ class SqlQueue:
 
     # Writers
 
-    def put(self, ticket: Ticket, lives_ms: int) -> None:
+    def put(self, ticket: Ticket, lives_ms: int) -> bool:
         try:
-            self._insert(ticket, Fate.WAITING, lives_ms)
+            return self._insert(ticket, Fate.WAITING, lives_ms)
         except OutcomeUnknown as unknown:
             # It may be there, or still arrive: what is put under the same key first keeps it out for good. Where it is
             # there, somebody may have committed it already, which its writer is to find out from the ticket (rule P9).
@@ -63,6 +64,7 @@ class SqlQueue:
                 raise CatalogUnavailable(
                     "The queue of the catalog did not answer", evidence=str(unknown), advice="Call again"
                 ) from unknown
+            return False
 
     def _fenced(self, ticket: Ticket) -> Verdict | None:
         try:
@@ -75,14 +77,18 @@ class SqlQueue:
                 evidence=str(error),
             ) from error
 
-    def _insert(self, ticket: Ticket, fate: Fate, lives_ms: int) -> None:
+    def _insert(self, ticket: Ticket, fate: Fate, lives_ms: int) -> bool:
         clock = self._engine.clock()
         sql = (
             f"INSERT INTO {QUEUE} (ticket, place, table_uuid, commit_id, version, state, enqueued_at, deadline, tries, "  # noqa: S608
-            f"wake, body, outcome) VALUES (?, ?, ?, ?, ?, ?, {clock}, {clock} + ?, 0, ?, ?, ?) ON CONFLICT DO NOTHING"
+            f"wake, body, outcome) VALUES (?, ?, ?, ?, ?, ?, {clock}, {clock} + ?, 0, ?, ?, ?) ON CONFLICT DO NOTHING "
+            # A statement sees what was there before it. In parts of it SQLite sees the new row, too.
+            f"RETURNING EXISTS (SELECT 1 FROM {QUEUE} AS o WHERE o.place = ? AND o.state = 0 AND o.deadline > {clock} "
+            "AND o.ticket <> ?)"
         )
         whose = (ticket.key, ticket.place, ticket.table_uuid, ticket.commit_id, ticket.version)
-        self._change(sql, (*whose, int(fate), lives_ms, ticket.wake, ticket.body, b""))
+        values = (*whose, int(fate), lives_ms, ticket.wake, ticket.body, b"", ticket.place, ticket.key)
+        return bool(self._repeated(lambda: self._engine.write_value(sql, values)))
 
     def verdict(self, key: str) -> Verdict | None:
         sql = f"SELECT state, outcome FROM {QUEUE} WHERE ticket = ?"  # noqa: S608
@@ -191,13 +197,16 @@ class SqlQueue:
     # Transactions that need not outlive a crash of the machine: nobody is left to wait then
 
     def _change(self, sql: str, values: Sequence[Any]) -> int:
+        return self._repeated(lambda: self._engine.write_one(sql, values)) or 0
+
+    def _repeated(self, write: Callable[[], T]) -> T | None:
         for _ in range(_TRIES):
             try:
-                return self._engine.write_one(sql, values)
+                return write()
             except LostRace:
                 continue
             except DuplicateRow:
-                return 0
+                return None
         raise CatalogUnavailable("Other writers got in between again and again", advice="Call again")
 
     def _change_or_unavailable(self, sql: str, values: Sequence[Any]) -> int:

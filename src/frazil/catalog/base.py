@@ -210,8 +210,8 @@ class Capabilities:
 class CommitQueue(Protocol):
     """Tickets of one catalog's tables. For speed alone: without it writers race on the swap (rules P1 to P4)."""
 
-    def put(self, ticket: Ticket, lives_ms: int) -> None:
-        """Add a ticket that expires after so long by the catalog's clock.
+    def put(self, ticket: Ticket, lives_ms: int) -> bool:
+        """Add a ticket that expires after so long by the catalog's clock. True: others of its place wait already.
 
         Raises CommitUnknown when nobody can say whether it is there; any other error says that it is not and will not.
         """

@@ -131,9 +131,16 @@ class _PostgresEngine:
             return result
 
     def write_one(self, sql: str, parameters: Sequence[Any]) -> int:
+        return self._sent(sql, parameters).rowcount
+
+    def write_value(self, sql: str, parameters: Sequence[Any]) -> Any:
+        row = self._sent(sql, parameters).fetchone()
+        return None if row is None else row[0]
+
+    def _sent(self, sql: str, parameters: Sequence[Any]) -> Rows:
         with self._translated():
             try:
-                return self._run(sql, parameters).rowcount
+                return self._run(sql, parameters)
             except _driver().OperationalError as error:
                 if not _is_broken(error):
                     raise

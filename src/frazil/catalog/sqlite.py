@@ -114,6 +114,11 @@ class _SqliteEngine:
     def write_one(self, sql: str, parameters: Sequence[Any]) -> int:
         return self.write(lambda db: db.execute(sql, parameters).rowcount, durable=False)
 
+    def write_value(self, sql: str, parameters: Sequence[Any]) -> Any:
+        # All of them: a statement that is not read to its end is still running when the transaction ends.
+        rows = self.write(lambda db: db.execute(sql, parameters).fetchall(), durable=False)
+        return rows[0][0] if rows else None
+
     def _begin(self, db: sqlite3.Connection) -> None:
         """SQLite's own waits grow to a tenth of a second, in which many short transactions pass by."""
         deadline = self._runtime.monotonic() + self._busy_seconds

@@ -24,6 +24,7 @@ LIVES_MS = 60_000
 _BEAT_S = 20.0
 _STANDSTILL_S = 1.0
 _SLEEP_S = 0.25
+_SHORT_SLEEP_S = 0.1
 _BUSY_S = 1.5
 """How long a writer that has met others goes straight to the queue."""
 _FOREIGN_S = 60.0
@@ -109,6 +110,7 @@ class Line:
         self._identity = identity
         self._bundling = bundling
         self._beat = self._joined = 0.0
+        self._has_company = False
         self.traffic = traffic_of(queue)
         self.ticket: Ticket | None = None
 
@@ -142,7 +144,7 @@ class Line:
         # Before it is sent: from here on only the queue knows what becomes of the operation.
         self.ticket, self._joined = ticket, self._runtime.monotonic()
         try:
-            self._queue.put(ticket, LIVES_MS)
+            self._has_company = self._queue.put(ticket, LIVES_MS)
         except FrazilError as error:
             if not isinstance(error, CommitUnknown):
                 # By contract it is not there, and never will be.
@@ -152,9 +154,11 @@ class Line:
 
     def _wait(self, until: Callable[[], None]) -> Release | Verdict:
         place, since = "", self._runtime.monotonic()
+        # The first of those who wait is told when the turn is free. Who finds others there only makes sure, later.
+        is_first = not self._has_company or self.has_reservation
         while True:
             # With my ticket in the queue: who has the turn sees it, or I do not miss that it has become free.
-            release = self._catalog.try_turn(self._ident)
+            release = self._catalog.try_turn(self._ident) if is_first else None
             if release is not None and not self._gives_way(release):
                 return release
             now = self._runtime.monotonic()
@@ -166,7 +170,8 @@ class Line:
                 place, since = found, now
             until()
             self.sign_of_life()
-            self.pause(_SLEEP_S * (0.5 + self._runtime.random()))
+            self.pause((_SLEEP_S if is_first else _SHORT_SLEEP_S) * (0.5 + self._runtime.random()))
+            is_first = True
             # Nobody but me decides about a reservation.
             if not self.has_reservation and (verdict := self._verdict()).fate is not Fate.WAITING:
                 return verdict
