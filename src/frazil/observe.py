@@ -9,11 +9,14 @@ of writers who commit together ``frazil_commit_group_size{operation}``, ``frazil
 
 from __future__ import annotations
 
+import contextlib
 import logging
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from opentelemetry import metrics
 
-from frazil.model import Conflict
+from frazil.model import Commit, Conflict
 
 log = logging.getLogger("frazil.commit")
 
@@ -94,3 +97,53 @@ def returned(count: int) -> None:
     """So many tickets went back to their writers, with the group that this process has swapped."""
     if count:
         _returned.add(count)
+
+
+# The recorder's seam (docs/checker.md): None unless somebody asks for a log of all calls and answers.
+
+
+class Recorder(Protocol):
+    """Writes down what clients call and are told. What it is handed are a table, a scan, a transaction and so on; it
+    stands above all of them, and nothing here may know their types.
+    """
+
+    def calling(self) -> None: ...
+    def scanned(self, table: Any, scan: Any, branch: str, is_historic: bool) -> Any: ...
+    def committing(self, context: Any, operations: Any, identity: Any, run: Callable[[], Commit]) -> Commit: ...
+    def begun(self, transaction: Any) -> None: ...
+    def ending(self, transaction: Any) -> contextlib.AbstractContextManager[None]: ...
+    def rolled_back(self, transaction: Any) -> None: ...
+
+
+recorder: Recorder | None = None
+
+
+def calling() -> None:
+    """A call by a client begins that may end in a scan or a commit."""
+    if recorder is not None:
+        recorder.calling()
+
+
+def scanned(table: Any, scan: Any, branch: str, is_historic: bool) -> Any:
+    """The scan, or the same one that tells what is read with it."""
+    return scan if recorder is None else recorder.scanned(table, scan, branch, is_historic)
+
+
+def committing(context: Any, operations: Any, identity: Any, run: Callable[[], Commit]) -> Commit:
+    """Run a commit to its end."""
+    return run() if recorder is None else recorder.committing(context, operations, identity, run)
+
+
+def begun(transaction: Any) -> None:
+    if recorder is not None:
+        recorder.begun(transaction)
+
+
+def ending(transaction: Any) -> contextlib.AbstractContextManager[None]:
+    """Around a transaction's commit."""
+    return contextlib.nullcontext() if recorder is None else recorder.ending(transaction)
+
+
+def rolled_back(transaction: Any) -> None:
+    if recorder is not None:
+        recorder.rolled_back(transaction)

@@ -11,6 +11,7 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table.sorting import SortOrder
 
+from frazil import observe
 from frazil.catalog import records
 from frazil.commit.rebase import LINEAGE, VERB
 from frazil.errors import CorruptMetadata
@@ -118,13 +119,15 @@ class TableReads:
         case_sensitive: bool = False,
     ) -> Scan:
         """Rows of one snapshot, pinned now. ``where`` is a Spark SQL expression; put filters here, they prune files."""
+        observe.calling()
         metadata = self._metadata()
         pinned, schema = resolve_snapshot(metadata, snapshot=snapshot, as_of=as_of, ref=ref)
         condition = parse_filter(where, schema, case_sensitive=case_sensitive)
         branch = MAIN if ref is None else ref
-        if snapshot is None and as_of is None and metadata.refs.get(branch, {}).get("type") != "tag":
+        is_newest = snapshot is None and as_of is None and metadata.refs.get(branch, {}).get("type") != "tag"
+        if is_newest:
             self._saw(condition, branch)
-        return Scan(
+        scan = Scan(
             storage=self._storage,
             metadata=metadata,
             snapshot=pinned,
@@ -136,6 +139,8 @@ class TableReads:
             table=self.name,
             spark_reader=self._to_spark,
         )
+        recorded: Scan = observe.scanned(self, scan, branch, is_historic=not is_newest)
+        return recorded
 
     def changes(self, since: Moment | None, until: Moment | None = None) -> Changes:
         """The rows that came and went after the snapshot ``since``, up to and with ``until`` (by default the newest).

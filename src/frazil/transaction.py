@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from frazil import observe
 from frazil.catalog.base import Head
 from frazil.commit.chain import Chain, Refused
 from frazil.commit.loop import commit, conflict_error
 from frazil.commit.metadata_changes import pin
 from frazil.commit.operations import Base, Identity, Kind, MetadataChange, Operation, Read, Write, digest
+from frazil.commit.retention import asks_for_it
 from frazil.commit.retry import Retry, from_properties
-from frazil.errors import InvalidInput, NoSuchTable, Unsupported
+from frazil.errors import FrazilError, InvalidInput, NoSuchTable, Unsupported
 from frazil.format.filters import Filter
 from frazil.format.metadata import MAIN, TableMetadata
 from frazil.format.storage import Storage
@@ -31,6 +34,8 @@ from frazil.verbs import Call, Verbs, WriteOptions
 if TYPE_CHECKING:
     from frazil.lake import Lake
 
+_PINNED_MS = 24 * 60 * 60 * 1000
+"""A transaction that is open for longer, or whose process died, has its snapshots no longer for sure."""
 _OF_THE_TRANSACTION = ("isolation", "retry", "commit_id", "dry_run", "on_phase", "own_snapshot")
 
 
@@ -136,6 +141,8 @@ class Transaction(_Session):
         self._written: Ident | None = None
         self._state = "open"
         self._pid = os.getpid()
+        self._pins: list[str] = []
+        observe.begun(self)
 
     def table(self, name: str | tuple[str, ...]) -> TransactionTable:
         """A table as the transaction sees it: pinned, with the transaction's own changes."""
@@ -146,11 +153,36 @@ class Transaction(_Session):
 
     def work(self, ident: Ident) -> _Work:
         self._check_open()
-        return super().work(ident)
+        is_new = ident not in self._works
+        work = super().work(ident)
+        if is_new and asks_for_it(work.head.metadata):
+            self._pin(work.head.metadata)
+        return work
+
+    def _pin(self, metadata: TableMetadata) -> None:
+        """What this transaction reads stays until it ends, however long that takes (rule P18)."""
+        needed = [found for ref in metadata.refs if (found := metadata.ref_snapshot_id(ref)) is not None]
+        self._pins.append(self.lake.runtime.new_hex())
+        with suppress(FrazilError):
+            # Without it the checks have more to read, and that is all.
+            self.lake.catalog.pin(self._pins[-1], metadata.uuid, needed, _PINNED_MS)
+
+    def _unpin(self) -> None:
+        for key in self._pins:
+            with suppress(FrazilError):
+                self.lake.catalog.unpin(key)
+        self._pins = []
 
     def commit(self) -> Commit | None:
         """Make everything visible at once. None: there was nothing to commit. Raises ConflictError and its like."""
         self._check_open()
+        try:
+            with observe.ending(self):
+                return self._commit()
+        finally:
+            self._unpin()
+
+    def _commit(self) -> Commit | None:
         self._state = "committed"
         try:
             if self._written is None:
@@ -172,10 +204,12 @@ class Transaction(_Session):
         if self._state != "open":
             return
         self._state = "rolled back"
+        observe.rolled_back(self)
         if os.getpid() == self._pid:
             # A forked child has a copy of the transaction, and the files are its parent's.
             self._drop_staged()
             self._drop_scratch()
+            self._unpin()
 
     def __enter__(self) -> Transaction:
         self._check_open()

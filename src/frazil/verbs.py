@@ -11,6 +11,7 @@ from typing import Any, Literal, TypedDict, Unpack
 
 import pyarrow as pa
 
+from frazil import observe
 from frazil.commit.binding import make_schema_union
 from frazil.commit.intents import Intent, UnpartitionedSpec
 from frazil.commit.loop import OnPhase
@@ -450,6 +451,7 @@ class Verbs(TableChanges):
         needs_spark: bool = False,
     ) -> Call:
         """Check what every write takes, before anything is written."""
+        observe.calling()
         started = self._runtime.monotonic()
         checked = _checked(given)
         engine = self._engine(checked.get("engine"), rows, verb, needs_spark=needs_spark)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import frazil
+from frazil import transaction
 from frazil.format.properties import RETENTION, RETENTION_MIN_AGE
 from frazil.format.retention import MAX_SNAPSHOT_AGE
 from frazil.model import Ident
@@ -84,6 +85,34 @@ def test_p18_what_a_ref_needs_stays(lake: frazil.Lake) -> None:
     assert table.scan(ref="side").count() == 5
     ids = {each.snapshot_id for each in table.history()}
     assert {ref["snapshot-id"] for ref in lake.catalog.load(Ident.parse(table.name)).metadata.refs.values()} <= ids
+
+
+def test_p18_what_an_open_transaction_needs_stays(lake: frazil.Lake) -> None:
+    table = made(lake, AT_ONCE)
+    append_many(table, 5)
+    reading = lake.transaction()
+    seen = reading.table("shop.events")
+    pinned = table.snapshot()
+    assert pinned is not None
+    append_many(table)
+    ids = {each.snapshot_id for each in table.history()}
+    assert pinned.snapshot_id in ids
+    assert len(ids) < MANY, "others have gone"
+    assert seen.scan().count() == 5
+    reading.rollback()
+    append_many(table)
+    assert pinned.snapshot_id not in {each.snapshot_id for each in table.history()}
+
+
+def test_p18_a_transaction_that_died_keeps_nothing_for_ever(lake: frazil.Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transaction, "_PINNED_MS", 0)
+    table = made(lake, AT_ONCE)
+    append_many(table, 5)
+    lake.transaction().table("shop.events")
+    pinned = table.snapshot()
+    assert pinned is not None
+    append_many(table)
+    assert pinned.snapshot_id not in {each.snapshot_id for each in table.history()}
 
 
 def test_a_write_whose_base_has_gone_with_a_commit_still_lands(lake: frazil.Lake) -> None:
