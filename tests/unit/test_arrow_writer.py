@@ -530,6 +530,11 @@ class _Recording(Storage):
         self.most_open = max(self.most_open, sum(not each.closed for each in self._streams))
         return stream
 
+    def write(self, path: str, data: bytes) -> None:
+        """Durable by itself."""
+        super().write(path, data)
+        self.synced.append(path)
+
     def sync(self, paths: Iterable[str]) -> None:
         listed = list(paths)
         assert all(each.closed for each in self._streams)
@@ -537,7 +542,11 @@ class _Recording(Storage):
         self.synced.extend(listed)
 
 
-def test_p6_every_file_is_closed_and_synced_before_stage_returns(tmp_path: Path) -> None:
+@pytest.mark.parametrize("small_bytes", [0, arrow.SMALL_BYTES], ids=["streams", "at once"])
+def test_p6_every_file_is_closed_and_synced_before_stage_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_bytes: int
+) -> None:
+    monkeypatch.setattr(arrow, "SMALL_BYTES", small_bytes)
     storage = _Recording()
     staged = stage([{"p": n} for n in range(5)], metadata=table(tmp_path, "p int", ["p"]), storage=storage)
     assert sorted(storage.synced) == sorted(file.file_path for file in staged.files) == files_under(tmp_path)
@@ -611,9 +620,24 @@ class _FullDisk(_Recording):
         stream.close()
         return pa.PythonFile(open("/dev/full", "wb", buffering=0), mode="w")
 
+    def write(self, path: str, data: bytes) -> None:
+        self.created.append(path)
+        with pytest.MonkeyPatch.context() as patch:
+            if len(self.created) > self._room:
+                patch.setattr(os, "write", _no_room)
+            super().write(path, data)
 
+
+def _no_room(_fd: int, _data: bytes) -> int:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("small_bytes", [0, arrow.SMALL_BYTES], ids=["streams", "at once"])
 @pytest.mark.parametrize("room", [0, 3])
-def test_a_full_disk_says_so_and_leaves_nothing(tmp_path: Path, room: int) -> None:
+def test_a_full_disk_says_so_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int, small_bytes: int
+) -> None:
+    monkeypatch.setattr(arrow, "SMALL_BYTES", small_bytes)
     storage = _FullDisk(room)
     with pytest.raises(StorageError, match="the disk is full"):
         stage([{"p": n} for n in range(5)], metadata=table(tmp_path, "p int", ["p"]), storage=storage)

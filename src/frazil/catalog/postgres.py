@@ -131,16 +131,16 @@ class _PostgresEngine:
             return result
 
     def write_one(self, sql: str, parameters: Sequence[Any]) -> int:
-        return self._sent(sql, parameters).rowcount
+        return self._sent(sql, parameters, lambda rows: rows.rowcount)
 
     def write_value(self, sql: str, parameters: Sequence[Any]) -> Any:
-        row = self._sent(sql, parameters).fetchone()
+        row = self._sent(sql, parameters, lambda rows: rows.fetchone())
         return None if row is None else row[0]
 
-    def _sent(self, sql: str, parameters: Sequence[Any]) -> Rows:
+    def _sent(self, sql: str, parameters: Sequence[Any], answer: Callable[[Rows], T]) -> T:
         with self._translated():
             try:
-                return self._run(sql, parameters)
+                return self._read_once(lambda db: answer(db.execute(sql, parameters)))
             except _driver().OperationalError as error:
                 if not _is_broken(error):
                     raise
@@ -196,7 +196,7 @@ class _PostgresEngine:
     def _lease(self, key: str) -> Callable[[], None] | None:
         """Behind a pooler locks of a session may go to somebody else. A row that runs out takes their place."""
         name, mine = f"turn {hashlib.sha256(key.encode()).hexdigest()[:32]}", SYSTEM.new_hex()
-        if self._run(_LEASE, (name, mine, _LEASE_MS, _LEASE_MS)).rowcount != 1:
+        if self._run(_LEASE, (name, mine, _LEASE_MS, _LEASE_MS)) != 1:
             return None
         return lambda: self._give_back(name, mine)
 
@@ -204,8 +204,8 @@ class _PostgresEngine:
         with contextlib.suppress(FrazilError, _driver().Error):
             self._run(_RELEASE, (name, mine))
 
-    def _run(self, sql: str, parameters: Sequence[Any]) -> Rows:
-        return self._read_once(lambda db: db.execute(sql, parameters))
+    def _run(self, sql: str, parameters: Sequence[Any]) -> int:
+        return self._read_once(lambda db: db.execute(sql, parameters).rowcount)
 
     def may_change(self, table: str) -> bool:
         rights = ("SELECT", "INSERT", "UPDATE", "DELETE")
@@ -313,16 +313,20 @@ class _PostgresEngine:
 
 
 _left_to_the_parent: list[object] = []
+_CURSOR = "_frazil_cursor"
 
 
 class _Db:
-    """A connection that takes ``?`` as placeholder."""
+    """A connection that takes ``?`` as placeholder. What a statement returns holds until the next one."""
 
     def __init__(self, connection: _Connection) -> None:
-        self._connection = connection
+        # To make a cursor for each statement takes as long as the statement.
+        known = vars(connection)
+        self._cursor = known.get(_CURSOR) or known.setdefault(_CURSOR, connection.cursor())
 
     def execute(self, sql: str, parameters: Sequence[Any] = ()) -> Rows:
-        return self._connection.execute(sql.replace("?", "%s").encode(), parameters or None)
+        rows: Rows = self._cursor.execute(sql.replace("?", "%s").encode(), parameters or None)
+        return rows
 
 
 def _backend(connection: _Connection) -> int:

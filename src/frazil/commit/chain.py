@@ -7,7 +7,7 @@ top of the ones before it, and all of them go into one new metadata file.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import orjson
@@ -92,7 +92,8 @@ class Told:
     group_size: int = 1
 
     def encode(self) -> bytes:
-        return orjson.dumps(astuple(self))
+        about = (self.snapshot_id, self.sequence_number, self.group_index, self.shared, self.rebased_over)
+        return orjson.dumps((*about, self.group_size))
 
     @staticmethod
     def decode(body: bytes) -> Told:

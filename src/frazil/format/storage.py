@@ -15,6 +15,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Protocol
 from urllib.parse import urlparse
 
@@ -186,7 +187,8 @@ class Storage:
         return self.properties if granted is None else granted.properties
 
     def _backend(self, path: str) -> Backend:
-        scheme = urlparse(path).scheme if "://" in path or path.startswith(("file:", "memory:")) else ""
+        start, _, rest = path.partition("/")
+        scheme = _scheme(start) if rest.startswith("/") or start.startswith(("file:", "memory:")) else ""
         key = "file" if scheme in LOCAL_SCHEMES else _SAME_STORE.get(scheme, scheme)
         with self._lock:
             self._leave_parents_connections()
@@ -227,6 +229,12 @@ class Storage:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["properties"])  # type: ignore[misc]
+
+
+@lru_cache(maxsize=64)
+def _scheme(start: str) -> str:
+    """Of a location that begins so."""
+    return urlparse(start).scheme
 
 
 def local_path(location: str) -> str:

@@ -42,6 +42,7 @@ MIB = 1024 * 1024
 SORT_BUFFER_BYTES = 128 * MIB
 """A sorted file holds what was sorted at once, so this bounds its size, too."""
 BUFFER_BYTES = 256 * MIB
+SMALL_BYTES = 1 << 20
 """Of all partitions together."""
 OPEN_FILES = 64
 _SPLIT_ROWS = 128 * 1024
@@ -455,6 +456,7 @@ def _sorted(rows: pa.Table, sort: tuple[tuple[_Source, SortField], ...]) -> pa.T
 class OpenFile:
     path: str
     out: Any
+    """A stream to the file, or to memory."""
     writer: Any
     footers: list[Any]
     observed: statistics.Observed = field(default_factory=statistics.Observed)
@@ -478,6 +480,8 @@ class Staging:
         self._suffix = suffix
         self.paths: list[str] = []
         self.done: list[DataFile] = []
+        self._durable: set[str] = set()
+        """Those of ``paths`` that were written at once."""
         self.layout = layout
         self._storage = storage
         self._runtime = runtime
@@ -498,7 +502,7 @@ class Staging:
         try:
             yield
             self.finish()
-            self._storage.sync(self.paths)
+            self._storage.sync([path for path in self.paths if path not in self._durable])
         except FrazilError:
             self.abort()
             raise
@@ -527,7 +531,7 @@ class Staging:
 
     def finish(self) -> None:
         for key, sink in self._sinks.items():
-            self._flush(key, sink)
+            self._flush(key, sink, is_last=True)
             self._close(key, sink)
 
     def abort(self) -> None:
@@ -555,16 +559,18 @@ class Staging:
             largest = max(self._sinks, key=lambda each: self._sinks[each].bytes)
             self._flush(largest, self._sinks[largest])
 
-    def _flush(self, key: tuple[Any, ...], sink: _Sink) -> None:
+    def _flush(self, key: tuple[Any, ...], sink: _Sink, *, is_last: bool = False) -> None:
         if not sink.rows:
             return
+        # A file that is small and whole is written at once, which is one request, or two system calls.
+        in_memory = is_last and sink.bytes <= SMALL_BYTES
         rows = pa.Table.from_batches(_joined(sink.waiting), schema=self.layout.target)
         if self.layout.sort:
             rows = _sorted(rows, self.layout.sort)
         self._buffered -= sink.bytes
         sink.waiting, sink.rows, sink.bytes = [], 0, 0
         if sink.file is None:
-            sink.file = self._create(key, sink)
+            sink.file = self._create(key, sink, in_memory=in_memory)
         self._open.move_to_end(key)
         statistics.observe(self.layout.plan, rows, sink.file.observed)
         sink.file.writer.write_table(rows, row_group_size=self.layout.settings.row_group_rows)
@@ -572,7 +578,7 @@ class Staging:
         if self.layout.sort or sink.file.out.tell() >= self.layout.settings.target_bytes:
             self._close(key, sink)
 
-    def _create(self, key: tuple[Any, ...], sink: _Sink) -> OpenFile:
+    def _create(self, key: tuple[Any, ...], sink: _Sink, *, in_memory: bool) -> OpenFile:
         while len(self._open) >= OPEN_FILES:
             oldest = next(iter(self._open))
             self._close(oldest, self._open[oldest])
@@ -581,7 +587,7 @@ class Staging:
         name = f"{len(self.paths):05d}-{self._runtime.new_uuid()}{self._suffix}.parquet"
         path = layout.locations.new_data_location(name, partition_key(layout.spec, layout.schema, sink.partition))
         self.paths.append(path)
-        out = self._storage.open_output(path)
+        out = pa.BufferOutputStream() if in_memory else self._storage.open_output(path)
         footers: list[Any] = []
         try:
             writer = pq.ParquetWriter(out, layout.target, metadata_collector=footers, **layout.settings.writer)
@@ -599,7 +605,11 @@ class Staging:
             return
         opened.writer.close()
         size = opened.out.tell()
-        opened.out.close()
+        if isinstance(opened.out, pa.BufferOutputStream):
+            self._storage.write(opened.path, opened.out.getvalue().to_pybytes())
+            self._durable.add(opened.path)
+        else:
+            opened.out.close()
         sink.file = None
         del self._open[key]
         self.done.append(data_file(opened.path, size, opened.footers[0], opened.observed, self.layout, sink.partition))
