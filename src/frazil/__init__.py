@@ -3,6 +3,8 @@
 A lake is a catalog and its tables: ``frazil.connect("./lake")`` opens one, and README.md has the first ten lines.
 """
 
+import os as _os
+
 from frazil.commit.retry import Retry
 from frazil.errors import (
     CatalogUnavailable,
@@ -72,3 +74,9 @@ __all__ = [
     "register",
     "spark",
 ]
+
+if _os.environ.get("FRAZIL_RECORD"):
+    # Any job can be recorded without a change to it (docs/checker.md).
+    from frazil.verify.recording import record_from_environment as _record
+
+    _record()

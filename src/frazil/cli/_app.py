@@ -11,6 +11,7 @@ import typer
 from frazil.cli import _describe as describe
 from frazil.cli import _output as out
 from frazil.cli import _verify as verifying
+from frazil.cli._check import Wanted
 from frazil.cli._errors import report
 from frazil.cli._rows import RowFormat, open_rows
 from frazil.cli._stdout import guarded_stdout
@@ -290,6 +291,27 @@ def race(
 
 @app.command()
 @verb
+def simulate(
+    target: Target,
+    seed: Annotated[int, typer.Option("--seed", help="The first seed; it decides all that happens.")] = 0,
+    steps: Annotated[int, typer.Option("--steps", min=1, help="How many things are done in one run.")] = 100,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="How many runs, each with the next seed.")] = 1,
+    jobs: Annotated[int, typer.Option("--jobs", min=1, help="How many processes share the runs.")] = 1,
+    faults: Annotated[str, typer.Option("--faults", help="all, none, or names with commas between them.")] = "all",
+    actors: Annotated[str, typer.Option("--actors", help="all, or names with commas between them.")] = "all",
+    keep: Annotated[Path | None, typer.Option("--keep", help="Shrink failing seeds, and put them here.")] = None,
+    replay: Annotated[Path | None, typer.Option("--replay", help="Run a case that was kept.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="The same as --output json.")] = False,
+) -> int:
+    """Run many writers on a virtual clock, with faults, and judge what is left. The same seed is the same run."""
+    from frazil.cli._simulate import Asked, run
+
+    asked = Asked(seed, steps, seeds, jobs, faults, actors, keep, replay)
+    return run(asked, json=json or target.json)
+
+
+@app.command()
+@verb
 def top(
     target: Target,
     place: Annotated[str | None, typer.Argument(metavar="URI", help="The lake; otherwise --uri or FRAZIL_URI.")] = None,
@@ -301,6 +323,22 @@ def top(
     from frazil.cli._top import run
 
     run(target, place, interval, once=once, json=json or target.json)
+
+
+@app.command()
+@verb
+def check(
+    target: Target,
+    history: Annotated[Path, typer.Argument(metavar="HISTORY", help="What FRAZIL_RECORD wrote: a folder or a file.")],
+    lake: Annotated[str | None, typer.Option("--lake", metavar="URI", help="Whose tables were recorded.")] = None,
+    level: Annotated[Wanted, typer.Option("--level", help="What must not be ruled out.")] = Wanted.STRICT_SERIALIZABLE,
+    slack: Annotated[float, typer.Option("--slack", min=0, help="Seconds by which clocks may differ.")] = 0.0,
+    json: Annotated[bool, typer.Option("--json", help="The same as --output json.")] = False,
+) -> int:
+    """Judge a recorded history: which isolation levels it rules out, and by which anomaly."""
+    from frazil.cli._check import Plan, run
+
+    return run(target, Plan(history, lake, level, slack), json=json or target.json)
 
 
 @app.command()

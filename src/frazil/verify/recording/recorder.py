@@ -1,0 +1,209 @@
+"""The recorder: told by the seam in ``frazil.observe`` what clients call, it writes it down with what they are told."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from frazil.commit.loop import CommitContext
+from frazil.commit.operations import Identity, Operation, Write
+from frazil.errors import FrazilError
+from frazil.format.metadata import MAIN, TableMetadata
+from frazil.model import Commit, Ident
+from frazil.read.scan import Scan
+from frazil.table_reads import TableReads
+from frazil.transaction import Transaction, TransactionTable
+from frazil.verify.recording.columns import Named, parse_named, shown_filter
+from frazil.verify.recording.log import Log
+from frazil.verify.recording.rows import changes_of
+from frazil.verify.recording.scans import recorded_scan
+
+Event = dict[str, Any]
+
+
+def table_name(name: str, branch: str) -> str:
+    """A branch is a table of its own: it has its own history."""
+    return name if branch == MAIN else f"{name}@{branch}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Pinned:
+    """A table as a transaction found it."""
+
+    metadata: TableMetadata
+
+    def version(self, branch: str) -> int | None:
+        """The newest snapshot of a branch; one that the transaction itself has made began as main."""
+        return self.metadata.ref_snapshot_id(branch if branch in self.metadata.refs else MAIN)
+
+
+class FileRecorder:
+    """Records into a folder. ``values``: table → (key column or columns, value column) whose values may be recorded."""
+
+    def __init__(self, folder: str | Path, values: Mapping[str, tuple[Any, str]] | str | None = None) -> None:
+        self._named = parse_named(values)
+        columns = {table: [list(each.keys), each.value] for table, each in self._named.items()}
+        # Absolute now: the process may change its folder.
+        self.log = Log(Path(folder).absolute(), {"columns": columns})
+        self._transactions: weakref.WeakKeyDictionary[Transaction, str] = weakref.WeakKeyDictionary()
+        self._told: dict[str, dict[Ident, int]] = {}
+        """Open transaction → table → how many of its operations are in the log."""
+        self._here = threading.local()
+
+    # What the seam calls
+
+    def calling(self) -> None:
+        self._here.called = self.log.moment()
+
+    def begun(self, transaction: Transaction) -> None:
+        self._transactions[transaction] = name = self.log.new_id()
+        self.log.write({"event": "begin", "tx": name, "isolation": str(transaction.isolation)})
+
+    def scanned(self, table: TableReads, scan: Scan, branch: str, is_historic: bool) -> Scan:
+        session = table._session if isinstance(table, TransactionTable) else None
+        version = scan.snapshot_id
+        transaction = None
+        if isinstance(table, TransactionTable):
+            if isinstance(session, Transaction):
+                transaction = self._transactions.get(session)
+                self._write_staged(session)
+                # Rows of its own may be in the scan's snapshot, which nobody else will ever see.
+                pinned = _Pinned(session.work(table._ident).head.metadata)
+                version = version if is_historic else pinned.version(branch)
+            else:
+                # A whole lake as it was at one instant.
+                is_historic = True
+        named = self._named.get(table.name)
+        event: Event = {
+            "event": "read",
+            "table": table_name(table.name, branch),
+            "version": version,
+            "empty": version is None,
+            "historic": is_historic,
+            "filter": shown_filter(scan._filter, named),
+        }
+        called = self._called()
+        self._read(transaction, called, event)
+        if named is None:
+            return scan
+        return recorded_scan(scan, named, lambda seen: self._read(transaction, called, {**event, **seen}))
+
+    def committing(
+        self, context: CommitContext, operations: Sequence[Operation], identity: Identity, run: Callable[[], Commit]
+    ) -> Commit:
+        transaction = getattr(self._here, "ending", None)
+        name = transaction or self.log.new_id()
+        events = [] if transaction else [*self._begin(name, operations), *self._writes(context, name, operations)]
+        events.append({"event": "commit", "tx": name, "commit_id": identity.commit_id})
+        self.log.write(*events)
+        try:
+            done = run()
+        except BaseException as error:
+            self._ended(name, error)
+            raise
+        self._here.ended = True
+        self.log.write(
+            {
+                "event": "ok",
+                "tx": name,
+                "commit_id": identity.commit_id,
+                "version": done.snapshot_id,
+                "changed": done.changed,
+                "group_index": done.group_index,
+            }
+        )
+        return done
+
+    @contextlib.contextmanager
+    def ending(self, transaction: Transaction) -> Iterator[None]:
+        name = self._transactions.get(transaction)
+        if name is None:
+            # It began before the recording did.
+            yield
+            return
+        self._here.ending, self._here.ended = name, False
+        try:
+            self._write_staged(transaction)
+            yield
+        except BaseException as error:
+            if not self._here.ended:
+                self._ended(name, error)
+            raise
+        finally:
+            self._here.ending = None
+            self._told.pop(name, None)
+        if not self._here.ended:
+            # It wrote nothing.
+            self.log.write({"event": "ok", "tx": name, "changed": False})
+
+    def rolled_back(self, transaction: Transaction) -> None:
+        name = self._transactions.get(transaction)
+        if name is not None:
+            self._told.pop(name, None)
+            self.log.write({"event": "failed", "tx": name, "error": "rollback"})
+
+    # Inner workings
+
+    def _called(self) -> Event:
+        called: Event | None = getattr(self._here, "called", None)
+        self._here.called = None
+        return self.log.moment() if called is None else called
+
+    def _begin(self, name: str, operations: Sequence[Operation]) -> list[Event]:
+        levels = {str(each.isolation) for each in operations if isinstance(each, Write)}
+        return [{"event": "begin", "tx": name, "isolation": min(levels, default=None), **self._called()}]
+
+    def _read(self, transaction: str | None, called: Event, event: Event) -> None:
+        if transaction is not None:
+            self.log.write({"tx": transaction, **event})
+            return
+        # Outside of a transaction, each read is one.
+        name = self.log.new_id()
+        begin, end = {"event": "begin", "tx": name, **called}, {"event": "ok", "tx": name, "changed": False}
+        self.log.write(begin, {"tx": name, **event}, end)
+
+    def _write_staged(self, transaction: Transaction) -> None:
+        """Write down what a transaction has written since the last look, ahead of what it reads next."""
+        name = self._transactions.get(transaction)
+        if name is None:
+            return
+        for ident, work in transaction._works.items():
+            told = self._told.setdefault(name, {}).get(ident, 0)
+            if told == len(work.operations):
+                continue
+            self._told[name][ident] = len(work.operations)
+            pinned = _Pinned(work.head.metadata)
+            context = transaction.lake.commit_context(ident)
+            self.log.write(*self._writes(context, name, work.operations[told:], pinned))
+
+    def _writes(
+        self, context: CommitContext, name: str, operations: Sequence[Operation], pinned: _Pinned | None = None
+    ) -> list[Event]:
+        named: Named | None = self._named.get(str(context.ident))
+        events: list[Event] = []
+        for write in operations:
+            if not isinstance(write, Write) or write.is_empty:
+                continue
+            table = table_name(str(context.ident), write.branch)
+            changes, looked = changes_of(write, lambda: context.catalog.load(context.ident), context.storage, named)
+            if looked:
+                base = write.base.snapshot_id if pinned is None else pinned.version(write.branch)
+                event = {"event": "read", "tx": name, "table": table, "version": base, "empty": base is None}
+                events.append({**event, "keys": _distinct(looked)})
+            events.append({"event": "write", "tx": name, "table": table, "verb": write.name, "writes": changes})
+        return events
+
+    def _ended(self, name: str, error: BaseException) -> None:
+        self._here.ended = True
+        is_certain = isinstance(error, FrazilError) and error.safe_to_delete_staged
+        event = {"event": "failed" if is_certain else "unknown", "tx": name, "error": type(error).__name__}
+        self.log.write(event)
+
+
+def _distinct(keys: list[Any]) -> list[Any]:
+    return list({repr(key): key for key in keys}.values())
