@@ -477,9 +477,10 @@ def test_a_reservation_does_not_outlive_its_write(lake: frazil.Lake, verb: str) 
     assert queue_of(lake).first(place(lake)) is None
 
 
+@pytest.mark.parametrize("verb", ["delete", "upsert", "append"])
 @pytest.mark.parametrize("lake", ["sqlite", "postgres"], indirect=True)
-def test_p9_a_reservation_tells_that_a_swap_has_landed_whose_answer_was_lost(
-    lake: frazil.Lake, monkeypatch: pytest.MonkeyPatch
+def test_p9_a_ticket_tells_that_a_swap_has_landed_whose_answer_was_lost(
+    lake: frazil.Lake, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
     """Without it this would be an unknown outcome: nobody can read the head any more."""
     table = lake.table("shop.events")
@@ -496,11 +497,14 @@ def test_p9_a_reservation_tells_that_a_swap_has_landed_whose_answer_was_lost(
 
     with meeting(lake) as met:
         monkeypatch.setattr(catalog, "swap", lost)
-        deleting = met.write(table.delete, "id = 1", retry=frazil.Retry(base_ms=1, cap_ms=1))
-    done = deleting.result(timeout=60)
+        write: Callable[..., Any] = getattr(table, verb)
+        what = "id = 1" if verb == "delete" else rows(2 if verb == "upsert" else 3, x="new")
+        waiting = met.write(write, what, retry=frazil.Retry(base_ms=1, cap_ms=1))
+    done = waiting.result(timeout=60)
     monkeypatch.undo()
-    assert done.rows_deleted == 1
-    assert ids_in(table) == [2]
+    assert (done.rows_deleted, done.rows_inserted) == {"delete": (1, 0), "upsert": (0, 1), "append": (0, 1)}[verb]
+    assert ids_in(table) == {"delete": [2], "upsert": [1, 2], "append": [1, 2, 3]}[verb]
+    assert _metadata_files(lake) == _named_manifests(lake)
 
 
 def test_a_column_that_is_dropped_meanwhile_fails_alone(lake: frazil.Lake) -> None:

@@ -50,7 +50,7 @@ def settlement_of(draft: Draft, own: str | None) -> Settlement | None:
     size = len(told) + 1
     if own is not None:
         # Nobody reads it but who looks after me; the guard on it keeps the operation from landing twice.
-        told[own] = Told(draft.snapshot_id or 0, draft.sequence_number, shared=draft.is_shared)
+        told[own] = Told(draft.snapshot_id, draft.sequence_number, shared=draft.is_shared)
     committed = {key: replace(each, group_size=size).encode() for key, each in told.items()}
     if boarded is None:
         return Settlement(committed)

@@ -279,13 +279,17 @@ class _Loop:
         if verdict.fate is Fate.COMMITTED:
             self._fate = _Fate.LANDED
             self._log("committed", began, "with others")
-            return self._told(Told.decode(verdict.outcome))
+            return self._told(verdict)
         # It needs a look at files, or conflicts; both are for me to find out, and nobody else gets it now.
         return None
 
-    def _told(self, told: Told) -> Commit:
-        """Another writer committed it, with others."""
+    def _told(self, verdict: Verdict) -> Commit:
+        """By my ticket: another writer committed it, with others; or my own swap did, whose answer was lost."""
         assert self._line is not None
+        told = Told.decode(verdict.outcome)
+        is_mine = self._parcel is None or self._parcel.write is None or told.snapshot_id in self._chain.snapshot_ids
+        if self._sent is not None and is_mine:
+            return self._landed_unheard(self._sent)
         self._line.traffic.met_others(self._line.place, self._runtime.monotonic(), told.group_size)
         self._chain.keep_rows()
         self._chain.remove_unused()
@@ -310,8 +314,7 @@ class _Loop:
         line = self._line
         if line is None or line.ticket is None:
             return None
-        was_reserved = line.has_reservation
-        if was_reserved and self._fate is not _Fate.IN_DOUBT:
+        if line.has_reservation and self._fate is not _Fate.IN_DOUBT:
             self._give_up_reservation()
             return None
         self._fate = _Fate.IN_DOUBT
@@ -327,7 +330,7 @@ class _Loop:
             return None
         if verdict.fate is Fate.COMMITTED:
             self._fate = _Fate.LANDED
-            done = self._landed_unheard() if was_reserved else self._told(Told.decode(verdict.outcome))
+            done = self._told(verdict)
             if isinstance(error, Exception):
                 return done
             error.add_note(f"commit id {self._identity.commit_id} was committed all the same")
@@ -373,11 +376,11 @@ class _Loop:
             with contextlib.suppress(FrazilError):
                 self._line.take_back()
 
-    def _landed_unheard(self) -> Commit:
-        """My own swap, whose answer was lost, took my reservation with it."""
-        assert self._sent is not None
+    def _landed_unheard(self, sent: Draft) -> Commit:
+        """My own swap, whose answer was lost, took my ticket with it: what it names is in use."""
         assert self._sent_on is not None
-        return self._success(self._sent_on, self._sent)
+        self._context.storage.delete(sent.unused)
+        return self._success(self._sent_on, sent)
 
     def _turn(self) -> AbstractContextManager[None]:
         # The first attempt goes ahead at once. Who has lost a race takes turns with the others who have: attempts that
@@ -445,7 +448,7 @@ class _Loop:
             verdict = self._line.take_back()
             if verdict.fate is Fate.COMMITTED:
                 self._fate = _Fate.LANDED
-                return self._told(Told.decode(verdict.outcome))
+                return self._told(verdict)
         if found.snapshot_id not in self._chain.snapshot_ids:
             self._chain.remove_everything()
         self._fate = _Fate.LANDED
