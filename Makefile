@@ -47,11 +47,11 @@ check: $(READY) ## Only the static checks
 
 .PHONY: unit
 unit: $(READY) ## Only the unit, contract and surface tests
-	$(BIN)/pytest -n $(JOBS) --dist loadfile -m "not interop and not slow" tests/unit tests/contract tests/surface $(ARGS)
+	$(BIN)/pytest -n $(JOBS) --dist loadfile -m "not interop and not slow" tests/unit tests/contract tests/surface tests/properties tests/simulation $(ARGS)
 
 .PHONY: races
 races: $(READY) ## Only the races of real processes; each takes the whole machine, so one at a time
-	$(BIN)/pytest -m "not interop and not slow" tests/concurrency $(ARGS)
+	$(BIN)/pytest -m "not interop and not slow" tests/concurrency tests/chaos $(ARGS)
 
 .PHONY: spark
 spark: $(READY) ## Only the tests of Spark (needs Java 17+): on this machine, and some on real executors and Spark Connect
@@ -104,6 +104,26 @@ histories: $(READY) ## Thousands of random commits, also by 8 processes on SQLit
 .PHONY: combiners
 combiners: $(READY) ## Writers killed and frozen 2,000 times while they commit for others, on SQLite and Postgres (ARGS="--rounds 100 --database sqlite")
 	$(BIN)/python -m tests.concurrency.combiners $(ARGS)
+
+.PHONY: simulate
+simulate: $(READY) ## The commit core on a virtual clock with faults, 300 seeds (ARGS="--seed 300 --seeds 16000")
+	$(BIN)/frazil simulate --seed 0 --seeds 300 --jobs 2 --keep build/seeds $(ARGS)
+
+.PHONY: mutants
+mutants: $(READY) ## Take each rule out of the source in turn: its tests must notice (ARGS="--only P1 P9")
+	$(BIN)/python -m tests.mutants $(ARGS)
+
+.PHONY: simulate-mutants
+simulate-mutants: $(READY) ## The same, noticed by the simulator within 1,000 seeds
+	PYTHONPATH=tests $(BIN)/python -m simulation.mutants --seeds 1000 --jobs 2 $(ARGS)
+
+.PHONY: model
+model: $(READY) ## Explore the models of the protocol (ARGS="--bounds large", or --off RULE for a counterexample)
+	$(BIN)/python -m frazil.verify.model $(ARGS)
+
+.PHONY: chaos
+chaos: $(READY) ## Kills, stops, cuts, restarts and bad disks on real SQLite and Postgres (ARGS="--faults 5000")
+	$(BIN)/python -m tests.chaos $(ARGS)
 
 .PHONY: soak
 soak: $(READY) ## The races and the kill -9 runs again and again (TIMES=20)

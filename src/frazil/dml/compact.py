@@ -13,11 +13,11 @@ from frazil.dml.draft import Draft, Pieces
 from frazil.dml.view import Settings, View
 from frazil.errors import InvalidInput
 from frazil.format.filters import Filter, parse_filter
+from frazil.format.partitions import partition_identity
 from frazil.model import Content
 from frazil.read.arrow import Reading
 from frazil.read.plan import FileTask
 from frazil.read.positions import rows_with_positions
-from frazil.stage.arrow import partition_identity
 
 TARGET = "target-file-size-bytes"
 MIN_FILES = "min-input-files"

@@ -17,10 +17,10 @@ from frazil.dml.view import COPY_ON_WRITE, Settings, View
 from frazil.errors import InvalidInput
 from frazil.format.conditions import in_partitions
 from frazil.format.filters import Filter
+from frazil.format.partitions import partition_identity
 from frazil.model import DataFile
 from frazil.read.plan import FileTask
 from frazil.read.positions import matching_positions
-from frazil.stage.arrow import partition_identity
 from frazil.stage.rows import conform, to_reader
 
 pc: Any = pyarrow.compute

@@ -322,3 +322,8 @@ def partition_key(spec: PartitionSpec, schema: Schema, values: tuple[Any, ...]) 
 
 def _quoted(part: object) -> str:
     return quote_plus(str(part), safe="")
+
+
+def partition_identity(partition: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A key under which equal partitions meet: NaN equals NaN, and -0.0 is not 0.0, as readers may take it for data."""
+    return tuple(repr(value) if isinstance(value, float) else value for value in partition)

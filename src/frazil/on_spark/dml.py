@@ -19,7 +19,7 @@ from frazil.dml.upsert import UpsertMode, key_ids, reaching_spec
 from frazil.dml.view import COPY_ON_WRITE, MERGE_ON_READ, Mode, Settings, View
 from frazil.format.conditions import in_partitions
 from frazil.format.filters import Filter
-from frazil.format.partitions import reaches_everything
+from frazil.format.partitions import partition_identity, reaches_everything
 from frazil.format.schemas import arrow_schema, match_name
 from frazil.on_spark.changes import stage_copies
 from frazil.on_spark.draft import SparkDraft, check_count
@@ -31,7 +31,6 @@ from frazil.on_spark.session import Frame, Session, is_frame, session_of
 from frazil.on_spark.stage import stage_keys
 from frazil.on_spark.types import frame_schema
 from frazil.on_spark.values import Assigned
-from frazil.stage.arrow import partition_identity
 from frazil.stage.rows import incoming_schema, opened, to_reader, without_untyped
 
 

@@ -17,7 +17,7 @@ from frazil.format import pruning
 from frazil.format.filters import Filter
 from frazil.format.manifests import DATA_MANIFEST, iter_manifest, read_manifest, read_manifest_list
 from frazil.format.metadata import TableMetadata
-from frazil.format.partitions import reaches_everything
+from frazil.format.partitions import partition_identity, reaches_everything
 from frazil.format.storage import Storage, is_local
 from frazil.model import PATH_FIELD, Content, DataFile, Entry, Manifest, Snapshot
 
@@ -241,13 +241,13 @@ class DeleteIndex:
         elif (named := named_file(file)) is not None:
             self._by_path.setdefault(named, []).append(ref)
             return
-        self._by_partition.setdefault((file.spec_id, file.partition), []).append(ref)
+        self._by_partition.setdefault((file.spec_id, partition_identity(file.partition)), []).append(ref)
 
     def applying_to(self, file: DataFile, sequence_number: int) -> tuple[DeleteRef, ...]:
         """The deletes that may remove rows of this data file, in the order of the list."""
         if self._empty:
             return ()
-        near = self._by_partition.get((file.spec_id, file.partition), ())
+        near = self._by_partition.get((file.spec_id, partition_identity(file.partition)), ())
         found = [*self._by_path.get(file.file_path, ()), *near, *self._everywhere]
         return tuple(ref for ref in found if self._applies(ref, file, sequence_number))
 

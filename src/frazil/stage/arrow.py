@@ -30,7 +30,7 @@ from pyiceberg.types import PrimitiveType
 from frazil.errors import FrazilError, InvalidInput, StorageError, Unsupported
 from frazil.format import statistics
 from frazil.format.metadata import TableMetadata
-from frazil.format.partitions import arrow_transform, column_at, partition_key, source_path
+from frazil.format.partitions import arrow_transform, column_at, partition_identity, partition_key, source_path
 from frazil.format.schemas import Same, arrow_schema, suggestion
 from frazil.format.storage import Storage, storage_error
 from frazil.model import DataFile, Run
@@ -635,11 +635,6 @@ def data_file(
         split_offsets=found.split_offsets,
         sort_order_id=layout.order.order_id if layout.sort else 0,
     )
-
-
-def partition_identity(partition: tuple[Any, ...]) -> tuple[Any, ...]:
-    """A key under which equal partitions meet: NaN equals NaN, and -0.0 is not 0.0, as readers may take it for data."""
-    return tuple(repr(value) if isinstance(value, float) else value for value in partition)
 
 
 def discard(opened: OpenFile) -> None:

@@ -1,0 +1,220 @@
+"""The states of the model of group commit, its rules and its bounds. Sets of writers are the bits of a number."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+NONE, WAITING, COMMITTED, RETURNED = "none", "waiting", "committed", "returned"
+WITHDRAWN, FORGOTTEN = "withdrawn", "forgotten"
+"""What becomes of a ticket. Plain texts: an enum's hash is slow."""
+NO_TURN = -1
+_NAMES = "ABCDEFGH"
+
+
+class Rule(enum.StrEnum):
+    """What keeps group commit safe. Each can be switched off."""
+
+    POINTER_IS_COMPARED = "the swap compares the pointer with the head that was read"
+    TICKETS_ARE_GUARDED = "the swap lands only while every ticket that it takes along waits"
+    HEAD_FIRST = "the head is read first, the queue second"
+    HEAD_HAS_MOVED = "after no answer, a stale one is not believed while the head is where it was"
+    ONE_TRANSACTION = "the swap and the fates of the tickets are one transaction"
+    DEADLINE_IS_GUARDED = "the swap takes no ticket that is past its deadline"
+    OWN_TICKET_IS_GUARDED = "so it does with the combiner's own ticket"
+    IDS_ARE_UNIQUE = "the swap inserts the commit ids, each of which can be there once"
+    ID_MAY_BE_MINE = "who finds its commit id asks first whether its own ticket was committed"
+    LOCK_IS_A_HINT = "who sees no progress goes ahead without the turn"
+    WITHDRAWING_IS_GUARDED = "only a ticket that waits is withdrawn"
+    WITHDRAWN_BEFORE_DELETED = "who gives up withdraws its ticket before it deletes files"
+    CLEANUP_WITHDRAWS = "clean-up withdraws a ticket before it deletes files"
+    GONE_IS_UNKNOWN = "a ticket that is gone means that the outcome is unknown"
+    PUT_IS_FENCED = "a ticket whose answer was lost is fenced off"
+    FENCE_IS_READ = "what the row says after the fence is what became of the ticket"
+    ONLY_OWN_FILES = "a losing combiner deletes no file of others"
+    TRIES_ARE_COUNTED = "a ticket that combiners died of goes back to its writer"
+
+
+class At:
+    """Where a process stands."""
+
+    LATER = "later"
+    NEW = "new"
+    PUTTING = "putting"
+    QUEUED = "queued"
+    TURN = "turn"
+    HEAD = "head"
+    READY = "ready"
+    SENT = "sent"
+    SETTLING = "settling"
+    OK = "ok"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+    DEAD = "dead"
+
+
+DECIDED = (At.OK, At.FAILED, At.UNKNOWN, At.DEAD)
+
+
+class Process(NamedTuple):
+    at: str
+    has_ticket: bool = False
+    may_queue: bool = True
+    """Others may commit it; who came back from the queue once does not go there again."""
+    is_alone: bool = False
+    """It goes ahead without the queue."""
+    base: int = -1
+    had: tuple[int, ...] = ()
+    """What the table held then, where that makes a difference."""
+    group: int = 0
+    returned: int = 0
+    lost: int = 0
+    landed: bool = False
+    """Its swap has landed; only the catalog knows."""
+
+
+class Flight(NamedTuple):
+    """A swap that may still arrive."""
+
+    number: int
+    base: int
+    group: int
+    returned: int
+    own: bool
+    had: tuple[int, ...]
+
+
+class State(NamedTuple):
+    processes: tuple[Process, ...]
+    counts: tuple[int, ...]
+    """How often the table holds each writer's rows."""
+    tickets: tuple[str, ...]
+    tries: tuple[int, ...]
+    crashes: int
+    losses: int
+    """Answers that may still be lost."""
+    expiries: int
+    version: int = 0
+    turn: int = NO_TURN
+    expired: int = 0
+    deleted: int = 0
+    """Whose files are gone."""
+    ids: int = 0
+    putting: int = 0
+    """Whose tickets are still on their way."""
+    flights: tuple[Flight, ...] = ()
+    decided_twice: bool = False
+    too_late: bool = False
+    poisoned: int = 0
+    widest: int = 0
+    """How many landed with the newest swap."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    writers: int = 2
+    attempts: int = 2
+    crashes: int = 1
+    losses: int = 1
+    expiries: int = 0
+    gives_back: bool = False
+    """A combiner may give a ticket back for a reason of its own."""
+    rerun: bool = False
+    """The last writer repeats A's call, under the same commit id, when A is dead or in doubt."""
+    has_poison: bool = False
+    """Whoever takes A's ticket along dies of it."""
+    most_tries: int = 1
+    may_give_up: bool = True
+    """Writers may run out of time while they wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """How large the model is, and which rules are switched off."""
+
+    bounds: Bounds = field(default_factory=Bounds)
+    off: frozenset[Rule] = frozenset()
+
+    def on(self, rule: Rule) -> bool:
+        return rule not in self.off
+
+    def op(self, number: int) -> int:
+        """A repeated call is the same operation as the first one."""
+        return 0 if self.bounds.rerun and number == self.bounds.writers - 1 else number
+
+
+def name_of(number: int) -> str:
+    return _NAMES[number]
+
+
+def names(mask: int) -> str:
+    return ", ".join(_NAMES[at] for at in bits(mask))
+
+
+def bits(mask: int) -> Iterator[int]:
+    at = 0
+    while mask:
+        if mask & 1:
+            yield at
+        mask >>= 1
+        at += 1
+
+
+def put(state: State, number: int, process: Process) -> State:
+    return state._replace(processes=(*state.processes[:number], process, *state.processes[number + 1 :]))
+
+
+def set_fate(state: State, number: int, fate: str) -> State:
+    return state._replace(tickets=(*state.tickets[:number], fate, *state.tickets[number + 1 :]))
+
+
+def renamed(state: State) -> State:
+    """The same with the writers sorted by what each of them is; ties stay as they are, which is sound."""
+    order = sorted(range(len(state.processes)), key=lambda at: _local(state, at))
+    if all(at == old for at, old in enumerate(order)):
+        return state
+    new = [0] * len(order)
+    for at, old in enumerate(order):
+        new[old] = at
+
+    def mask(old: int) -> int:
+        found = 0
+        for at in bits(old):
+            found |= 1 << new[at]
+        return found
+
+    def counts(old: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(old[at] for at in order) if old else ()
+
+    def process(old: Process) -> Process:
+        if not (old.group or old.returned or old.had):
+            return old
+        return old._replace(group=mask(old.group), returned=mask(old.returned), had=counts(old.had))
+
+    flights = [
+        Flight(new[each.number], each.base, mask(each.group), mask(each.returned), each.own, counts(each.had))
+        for each in state.flights
+    ]
+    return state._replace(
+        processes=tuple(process(state.processes[old]) for old in order),
+        counts=counts(state.counts),
+        tickets=tuple(state.tickets[old] for old in order),
+        tries=counts(state.tries),
+        turn=new[state.turn] if state.turn != NO_TURN else NO_TURN,
+        expired=mask(state.expired),
+        deleted=mask(state.deleted),
+        putting=mask(state.putting),
+        flights=tuple(sorted(flights)),
+    )
+
+
+def _local(state: State, at: int) -> tuple[object, ...]:
+    """What a writer is like without anybody's name."""
+    each = state.processes[at]
+    bit = 1 << at
+    shared = (state.tickets[at], state.counts[at], state.turn == at, bool(state.expired & bit))
+    own = (each.at, each.has_ticket, each.may_queue, each.is_alone, each.base, each.lost, each.landed, bool(each.group))
+    sent = tuple((flight.base, bool(flight.group), flight.own) for flight in state.flights if flight.number == at)
+    return (*own, *shared, bool(state.deleted & bit), bool(state.putting & bit), sent)

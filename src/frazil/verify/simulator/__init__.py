@@ -1,0 +1,23 @@
+"""A deterministic simulation of many writers: the real commit core on a virtual clock, with faults, and a judge."""
+
+from frazil.verify.simulator.actors import ACTORS
+from frazil.verify.simulator.campaign import Report, campaign, failure_json
+from frazil.verify.simulator.faults import Fault, parse_faults
+from frazil.verify.simulator.oracle import Violation
+from frazil.verify.simulator.run import Result, simulate
+from frazil.verify.simulator.shrink import shrink
+from frazil.verify.simulator.world import Case
+
+__all__ = [
+    "ACTORS",
+    "Case",
+    "Fault",
+    "Report",
+    "Result",
+    "Violation",
+    "campaign",
+    "failure_json",
+    "parse_faults",
+    "shrink",
+    "simulate",
+]

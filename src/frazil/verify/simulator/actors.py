@@ -1,0 +1,168 @@
+"""Who takes part. An actor is a function that does one thing with its session; the registry says how common it is.
+
+To add one: write a function, decorate it, and teach ``steps.py`` the verbs that it brings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from frazil.errors import FrazilError
+from frazil.table import Table
+from frazil.verify.simulator.lake import TABLE
+from frazil.verify.simulator.records import Told
+from frazil.verify.simulator.session import KEYS, PARTITIONS, Session
+from frazil.verify.simulator.steps import Row, State, Step
+
+Act = Callable[[Session], None]
+_MODES = (None, "merge-on-read", "copy-on-write")
+_UPSERTS = (*(None,) * 6, "position", "copy-on-write")
+_PARTITIONINGS = ((), ("p",), ("truncate(4, id)",), ("bucket(3, id)",))
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    name: str
+    act: Act
+    weight: float
+    is_foreign: bool = False
+
+
+ACTORS: dict[str, Actor] = {}
+
+
+def actor(weight: float, *, is_foreign: bool = False) -> Callable[[Act], Act]:
+    def register(act: Act) -> Act:
+        name = act.__name__.replace("_", " ")
+        ACTORS[name] = Actor(name, act, weight, is_foreign)
+        return act
+
+    return register
+
+
+@actor(10)
+def appender(session: Session) -> None:
+    rows = session.rows()
+    if session.draw.random() < 0.2:
+        rows = _with_new_column(session, rows)
+    session.write(Step("append", rows=rows))
+
+
+@actor(2)
+def overwriter(session: Session) -> None:
+    key, row = session.draw.randrange(KEYS), session.row()
+    where, fixed = session.draw.choice(
+        (
+            ((("id", "=", key),), {"id": key}),
+            ((("p", "=", row["p"]),), {"p": row["p"]}),
+            ((("p", "=", row["p"]), ("id", "=", key)), {"p": row["p"], "id": key}),
+        )
+    )
+    session.write(Step("overwrite", rows=session.rows(**fixed), where=where))
+
+
+@actor(2)
+def deleter(session: Session) -> None:
+    session.write(Step("delete", where=session.condition(), mode=session.draw.choice(_MODES)))
+
+
+@actor(2)
+def updater(session: Session) -> None:
+    tag = f"{session.name}.{session.draw.randrange(1000)}"
+    assigned = session.draw.choice(({"+v": session.draw.randint(1, 9)}, {"note": tag}, {"p": "b", "note": tag}))
+    session.write(Step("update", where=session.condition(), set=assigned, mode=session.draw.choice(_MODES)))
+
+
+@actor(4)
+def upserter(session: Session) -> None:
+    session.write(Step("upsert", rows=session.keyed_rows(), mode=session.draw.choice(_UPSERTS)))
+
+
+@actor(1.5)
+def transactor(session: Session) -> None:
+    """Writes one place for what it read in another: two of them crosswise are a write skew."""
+    read, written = session.draw.sample(PARTITIONS, 2)
+    key = session.draw.randrange(KEYS)
+    new = session.row()
+
+    def elsewhere(rows: State) -> Step:
+        return Step("append", rows=({**new, "p": written, "v": sum(row["v"] for row in rows) % 100},))
+
+    def if_absent(rows: State) -> Step:
+        if rows:
+            return Step("update", where=(("id", "=", key),), set={"v": max(row["v"] for row in rows) + 1})
+        return Step("append", rows=({**new, "id": key},))
+
+    if session.draw.random() < 0.5:
+        session.transact((("p", "=", read),), elsewhere)
+    else:
+        session.transact((("id", "=", key),), if_absent)
+
+
+@actor(1)
+def compactor(session: Session) -> None:
+    session.write(Step("compact"))
+
+
+@actor(0.7)
+def schema_changer(session: Session) -> None:
+    if session.draw.random() < 0.5:
+        session.write(Step("add_column", name=f"c{session.draw.randrange(4)}"))
+    else:
+        name = f"k{session.name}.{session.draw.randrange(1 << 30)}"
+        session.write(Step("set_properties", name=name, value="set"))
+
+
+@actor(0.4)
+def spec_changer(session: Session) -> None:
+    session.write(Step("set_partitioning", value=session.draw.choice(_PARTITIONINGS)))
+
+
+@actor(1)
+def branch_publisher(session: Session) -> None:
+    """Write, audit, publish; and where main has moved on meanwhile, do it again on top of main."""
+    name = f"b{session.name}.{session.draw.randrange(1 << 30)}".replace(" ", "-")
+    if session.write(Step("create_branch", name=name)).told is not Told.COMMITTED:
+        return
+    rows = session.rows()
+    written = session.write(Step("append", rows=rows, branch=name))
+    if written.commit is None:
+        return
+    snapshot_id = written.commit.snapshot_id
+    published = session.write(Step("fast_forward", name=name, value=snapshot_id))
+    if published.told is Told.FAILED:
+        session.write(Step("cherry_pick", rows=rows, value=snapshot_id))
+
+
+@actor(1)
+def pinned_reader(session: Session) -> None:
+    session.read(times=2)
+
+
+@actor(1, is_foreign=True)
+def foreign_writer(session: Session) -> None:
+    """Another engine: it races for the pointer, knows no queue, and leaves no word about what it did."""
+    if session.draw.random() < 0.8:
+        session.write(Step("append", rows=session.rows()))
+    else:
+        session.write(Step("delete", where=session.condition(), mode="copy-on-write"))
+
+
+@actor(0.6)
+def surveyor(session: Session) -> None:
+    """Lists the table's folder as a clean-up would, and expects no file in it to be half of what its name promises."""
+    try:
+        table = Table(session.lake, TABLE)
+        listed = {info.path for info in session.lake.storage.list(table.location)}
+    except FrazilError:
+        return
+    session.process.note(f"lists {len(listed)} files")
+
+
+def _with_new_column(session: Session, rows: tuple[Row, ...]) -> tuple[Row, ...]:
+    try:
+        names = [each.name for each in Table(session.lake, TABLE).schema.fields if each.name.startswith("c")]
+    except FrazilError:
+        names = []
+    return tuple({**row, **{name: session.draw.randrange(10) for name in names[:1]}} for row in rows)

@@ -1,0 +1,364 @@
+"""The judge: what must hold of every run, whatever went wrong in it.
+
+Every acknowledged write is in the table once, every failed one is not, one in doubt is there whole or not at all; every
+version was made from the one before it; every snapshot can be read, and holds the rows that the sequential model has
+after the same writes in the table's own order; readers saw exactly one of those states, and a fresh one.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from frazil.catalog.records import COMMIT_ID
+from frazil.commit.line import LIVES_MS
+from frazil.commit.rebase import VERB
+from frazil.commit.summaries import commits_of
+from frazil.errors import FrazilError
+from frazil.table import Table
+from frazil.verify.simulator import steps
+from frazil.verify.simulator.database import Move
+from frazil.verify.simulator.faults import Fault
+from frazil.verify.simulator.lake import TABLE
+from frazil.verify.simulator.reader import SnapshotReader, Unreadable
+from frazil.verify.simulator.records import Attempt, Told, Write
+from frazil.verify.simulator.steps import ROW_VERBS, State, apply, counted, selected
+from frazil.verify.simulator.world import World
+
+_SHOWN = 4
+Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """``rule``: which invariant does not hold; the same for every seed that breaks it."""
+
+    rule: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.rule}: {self.what}"
+
+
+@dataclass(slots=True)
+class Verdict:
+    commits: int = 0
+    """Writes that are in the table, and acknowledged changes beside the rows."""
+    snapshots: int = 0
+    reads: int = 0
+    violations: list[Violation] = field(default_factory=list)
+
+
+def judge(world: World) -> Verdict:
+    """Look at all that a run has left."""
+    return _Judge(world).verdict()
+
+
+class _Judge:
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._found = Verdict()
+        self._moves = [move for move in world.database.moves if move.table == TABLE.name]
+        self._versions: list[Json] = []
+        self._first_event: dict[int, int] = {}
+        """Snapshot → the event that made it visible."""
+        self._heads: list[tuple[int, int | None]] = []
+        """(event, the snapshot of main since then)."""
+        self._states: dict[int | None, State] = {None: ()}
+        self._placed: dict[Write, int] = {}
+        self._order: list[Write] = []
+
+    def verdict(self) -> Verdict:
+        for problem in self._world.records.problems:
+            self._wrong("nothing unexpected happens", problem)
+        if not self._read_versions():
+            return self._found
+        self._check_versions()
+        self._check_snapshots()
+        if not self._found.violations:
+            self._check_writes()
+            self._check_order()
+            self._check_ghosts()
+            self._check_reads()
+            self._check_beside_the_rows()
+            self._check_with_the_reader_under_test()
+        return self._found
+
+    def _wrong(self, rule: str, what: str) -> None:
+        self._found.violations.append(Violation(rule, what))
+
+    # Versions
+
+    def _read_versions(self) -> bool:
+        files = self._world.files
+        for move in self._moves:
+            file = files.there.get(move.location)
+            if file is None or not file.is_whole:
+                gone = files.removed.get(move.location)
+                by = f", removed by {gone.by} at event {gone.event}" if gone is not None else ""
+                self._wrong("metadata is there", f"{move.location} is missing or cut short{by}")
+                return False
+            if file.synced is None or file.synced >= move.event:
+                self._wrong(
+                    "durable before visible", f"{move.location} was not synced when event {move.event} named it"
+                )
+            self._versions.append(orjson.loads(file.data))
+        return bool(self._versions)
+
+    def _check_versions(self) -> None:
+        before: Json | None = None
+        for number, (move, version) in enumerate(zip(self._moves, self._versions, strict=True)):
+            if before is not None:
+                self._check_successor(before, version, self._moves[number - 1], move)
+            for snapshot in version.get("snapshots", ()):
+                self._first_event.setdefault(snapshot["snapshot-id"], move.event)
+            self._heads.append((move.event, version.get("refs", {}).get("main", {}).get("snapshot-id")))
+            before = version
+
+    def _check_successor(self, before: Json, after: Json, old: Move, new: Move) -> None:
+        log = after.get("metadata-log") or [{}]
+        if log[-1].get("metadata-file") != old.location:
+            self._wrong(
+                "each version is made from the one before it",
+                f"{new.location} (event {new.event}) was made from {log[-1].get('metadata-file')}, and replaced "
+                f"{old.location} (event {old.event})",
+            )
+        if after["last-sequence-number"] < before["last-sequence-number"]:
+            self._wrong("sequence numbers grow", f"in {new.location}")
+        if after["last-updated-ms"] < before["last-updated-ms"]:
+            self._wrong("time never runs back", f"last-updated-ms in {new.location}")
+        times = [each["timestamp-ms"] for each in after.get("snapshot-log", ())]
+        if times != sorted(times):
+            self._wrong("time never runs back", f"the snapshot log in {new.location}")
+        lost = {each["snapshot-id"] for each in before.get("snapshots", ())} - {
+            each["snapshot-id"] for each in after.get("snapshots", ())
+        }
+        if lost:
+            self._wrong("no snapshot is forgotten", f"{sorted(lost)} in {new.location}")
+
+    # Snapshots
+
+    def _check_snapshots(self) -> None:
+        final = self._versions[-1]
+        columns = {each["id"]: each["name"] for schema in final["schemas"] for each in schema["fields"]}
+        reader = SnapshotReader(self._world.files, self._world.lake.storage, columns)
+        owners = self._owners(final)
+        snapshots = sorted(final.get("snapshots", ()), key=lambda each: each["sequence-number"])
+        numbers = [each["sequence-number"] for each in snapshots]
+        if len(set(numbers)) != len(numbers):
+            self._wrong("sequence numbers grow", f"two snapshots share a number: {numbers}")
+        checked: set[str] = set()
+        for snapshot in snapshots:
+            self._found.snapshots += 1
+            if not self._check_snapshot(snapshot, reader, owners, checked):
+                return
+
+    def _owners(self, final: Json) -> Mapping[int, tuple[str, ...]]:
+        """Snapshot → the ids of the commits in it, in their order."""
+        catalog = self._world.lake.catalog
+        shared = commits_of(catalog.find_changes(final["table-uuid"], 0, 1 << 60))
+        return {each: tuple(one.commit_id for one in commits) for each, commits in shared.items() if commits}
+
+    def _check_snapshot(
+        self, snapshot: Json, reader: SnapshotReader, owners: Mapping[int, tuple[str, ...]], checked: set[str]
+    ) -> bool:
+        """False: what comes after it cannot be judged."""
+        snapshot_id, parent = snapshot["snapshot-id"], snapshot.get("parent-snapshot-id")
+        writes = self._writes_of(snapshot, owners)
+        if writes is None or parent not in self._states:
+            return False
+        state = self._states[parent]
+        for write in writes:
+            self._check_seen(write, state)
+            state = apply(state, write.step)
+            if write in self._placed:
+                self._wrong("a write lands once", f"{write} is in {self._placed[write]} and in {snapshot_id}")
+                return False
+            self._placed[write] = snapshot_id
+            self._order.append(write)
+        self._states[snapshot_id] = state
+        try:
+            self._check_files(reader.paths(snapshot["manifest-list"]), self._first_event[snapshot_id], checked)
+            rows = reader.rows(snapshot["manifest-list"])
+        except (Unreadable, FrazilError) as error:
+            self._wrong("every snapshot can be read", f"{snapshot_id} of {_names(writes)}: {error}")
+            return False
+        if counted(rows) != counted(state):
+            self._wrong("rows are those of the model", self._difference(snapshot_id, writes, state, rows))
+            return False
+        return True
+
+    def _check_seen(self, write: Write, state: State) -> None:
+        if write.seen is not None and counted(selected(state, write.seen[0])) != counted(write.seen[1]):
+            self._wrong("a transaction lands on what it has read", f"{write}: {write.seen} was {state} by then")
+
+    def _writes_of(self, snapshot: Json, owners: Mapping[int, tuple[str, ...]]) -> list[Write] | None:
+        summary, snapshot_id = snapshot["summary"], snapshot["snapshot-id"]
+        by_name = {each.name: each for each in self._world.records.writes}
+        if "simulated.write" in summary:
+            return [by_name[summary["simulated.write"]]]
+        by_id = {each.commit_id: each for each in self._world.records.writes if each.commit_id}
+        ids = owners.get(snapshot_id) or ((summary[COMMIT_ID],) if COMMIT_ID in summary else ())
+        unknown = [each for each in ids if each not in by_id]
+        if unknown and len(ids) == 1 and (summary["operation"], summary.get(VERB)) == ("replace", "rewrite"):
+            # Manifests merged after a commit, by its writer and under an id of its own: no row may change.
+            return []
+        if unknown or not ids:
+            self._wrong("every snapshot is somebody's", f"{snapshot_id} is of {unknown or 'nobody'}")
+            return None
+        return [by_id[each] for each in ids]
+
+    def _check_files(self, paths: Iterator[str], event: int, checked: set[str]) -> None:
+        for path in paths:
+            if path in checked:
+                continue
+            checked.add(path)
+            file = self._world.files.there.get(path)
+            if file is not None and (file.synced is None or file.synced >= event):
+                self._wrong("durable before visible", f"{path} was not synced when event {event} named it")
+
+    def _difference(self, snapshot_id: int, writes: Sequence[Write], state: State, rows: Sequence[steps.Row]) -> str:
+        expected, there = counted(state), counted(rows)
+        lines = [f"{snapshot_id} of {_names(writes)} differs"]
+        lines += [f"  expected, not there: {dict(row)} × {count}" for row, count in (expected - there).items()]
+        lines += [f"  there, not expected: {dict(row)} × {count}" for row, count in (there - expected).items()]
+        lines += ["  writes before it, newest last:"]
+        lines += [f"    {each} in {self._placed[each]}" for each in self._order[-_SHOWN - len(writes) :]]
+        return "\n".join(lines)
+
+    # Writes
+
+    def _check_writes(self) -> None:
+        final = self._versions[-1]
+        parents = {each["snapshot-id"]: each.get("parent-snapshot-id") for each in final.get("snapshots", ())}
+        histories: dict[str, set[int]] = {}
+        for write in self._world.records.writes:
+            if write.step.verb not in ROW_VERBS:
+                continue
+            snapshot_id = self._placed.get(write)
+            if snapshot_id is not None:
+                self._found.commits += 1
+            if write.told in (Told.FAILED, Told.UNCHANGED) and snapshot_id is not None:
+                self._wrong("a write that failed is not there", f"{write} is in {snapshot_id}")
+            commit = write.commit
+            if commit is None:
+                continue
+            if snapshot_id is None:
+                self._wrong("an acknowledged write is there", f"{write} is in no snapshot")
+                continue
+            if commit.snapshot_id != snapshot_id:
+                self._wrong("a writer is told where its rows are", f"{write}: {commit.snapshot_id}, not {snapshot_id}")
+            branch = write.step.branch
+            if branch not in histories:
+                histories[branch] = _history(final, branch, parents)
+            if snapshot_id not in histories[branch]:
+                self._wrong("an acknowledged write is there", f"{write} is not in the history of {branch}")
+
+    def _check_order(self) -> None:
+        """Who had heard of its commit before another began stands before it."""
+        earliest: tuple[int, Write] | None = None
+        for write in reversed(self._order):
+            if earliest is not None and earliest[0] < write.started:
+                self._wrong("order follows time", f"{write} stands before {earliest[1]}, which was over when it began")
+                return
+            done = write.acknowledged
+            if done is not None and (earliest is None or done < earliest[0]):
+                earliest = done, write
+
+    def _check_ghosts(self) -> None:
+        """Nobody commits for a writer that died longer ago than a ticket lives (rule P3)."""
+        records = self._world.records
+        if self._world.journal.faults[Fault.CLOCK_STEP.value]:
+            return
+        moves = {move.event: move for move in self._moves}
+        for write, snapshot_id in self._placed.items():
+            last, move = write.attempts[-1], moves[self._first_event[snapshot_id]]
+            died = records.deaths.get(last.process)
+            if died is None or last.finished is not None or last.process == move.by or last.process in records.late:
+                continue
+            if (move.at - died) * 1000 > LIVES_MS:
+                self._wrong("nobody waits for a ghost", f"{write} landed {move.at - died:.0f} s after its writer died")
+
+    # Reads
+
+    def _check_reads(self) -> None:
+        for read in self._world.records.reads:
+            self._found.reads += 1
+            if counted(read.rows) != counted(self._states.get(read.snapshot_id, ())):
+                self._wrong("readers see a snapshot as it is", f"{read.name} at {read.snapshot_id}")
+            if read.snapshot_id not in self._heads_between(read.started, read.pinned):
+                self._wrong("readers see what is new", f"{read.name} was pinned at {read.snapshot_id}, an old snapshot")
+        for write in self._world.records.writes:
+            for attempt in write.attempts:
+                if attempt.told is Told.UNCHANGED and write.step.verb in ROW_VERBS and write.step.branch == "main":
+                    self._check_nothing_to_do(write, attempt)
+
+    def _check_nothing_to_do(self, write: Write, attempt: Attempt) -> None:
+        assert attempt.finished is not None
+        for head in self._heads_between(attempt.started, attempt.finished):
+            state = self._states.get(head, ())
+            if counted(apply(state, write.step)) == counted(state):
+                return
+        if not any(each.commit is not None and each.commit.already_committed for each in write.attempts):
+            self._wrong("who finds nothing to do has looked", f"{write} had something to do all the time")
+
+    def _heads_between(self, start: int, end: int) -> list[int | None]:
+        first = bisect.bisect_right(self._heads, start, key=lambda each: each[0]) - 1
+        last = bisect.bisect_right(self._heads, end, key=lambda each: each[0])
+        return [head for _, head in self._heads[max(0, first) : last]]
+
+    # Beside the rows
+
+    def _check_beside_the_rows(self) -> None:
+        final = self._versions[-1]
+        parents = {each["snapshot-id"]: each.get("parent-snapshot-id") for each in final.get("snapshots", ())}
+        main = _history(final, "main", parents)
+        names = {each["name"] for schema in final["schemas"] for each in schema["fields"]}
+        for write in self._world.records.writes:
+            step = write.step
+            there = {
+                "set_properties": lambda: step.name in final["properties"],  # noqa: B023 - called at once
+                "create_branch": lambda: step.name in final.get("refs", {}),  # noqa: B023
+                "add_column": lambda: step.name in names,  # noqa: B023
+                "fast_forward": lambda: step.value in main,  # noqa: B023
+                "set_partitioning": lambda: _has_spec(final, step.value),  # noqa: B023
+            }.get(step.verb)
+            if there is None:
+                continue
+            if write.told is Told.COMMITTED:
+                self._found.commits += 1
+                if not there():
+                    self._wrong("an acknowledged write is there", str(write))
+            elif write.told is Told.FAILED and step.verb in ("set_properties", "create_branch") and there():
+                self._wrong("a write that failed is not there", str(write))
+
+    def _check_with_the_reader_under_test(self) -> None:
+        scan = Table(self._world.lake, TABLE).scan(limit=1 << 40)
+        if counted(scan.to_arrow().to_pylist()) != counted(self._states[scan.snapshot_id]):
+            self._wrong("readers see a snapshot as it is", f"the last one, {scan.snapshot_id}")
+
+
+def _history(final: Json, branch: str, parents: Mapping[int, int | None]) -> set[int]:
+    found: set[int] = set()
+    snapshot_id: int | None = final.get("refs", {}).get(branch, {}).get("snapshot-id")
+    while snapshot_id is not None and snapshot_id not in found:
+        found.add(snapshot_id)
+        snapshot_id = parents.get(snapshot_id)
+    return found
+
+
+def _has_spec(final: Json, terms: Sequence[str]) -> bool:
+    transforms = {"p": "identity", "truncate(4, id)": "truncate[4]", "bucket(3, id)": "bucket[3]"}
+    wanted = [transforms[each] for each in terms]
+    return any(
+        [each["transform"] for each in spec["fields"] if each["transform"] != "void"] == wanted
+        for spec in final["partition-specs"]
+    )
+
+
+def _names(writes: Sequence[Write]) -> str:
+    return ", ".join(map(str, writes))

@@ -1,0 +1,174 @@
+"""The sequential model: one call of a verb as data, what it does to rows, and the call itself.
+
+The model knows nothing of files, snapshots or conflicts: were each call alone in the world, these would be the rows.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pyarrow as pa
+
+from frazil.commit.retry import Retry
+from frazil.model import Commit
+from frazil.verbs import Verbs, WriteOptions
+
+Row = Mapping[str, Any]
+"""A column that is null is left out, so that rows from before and after a new column compare."""
+State = tuple[Row, ...]
+Condition = tuple[tuple[str, str, Any], ...]
+"""All of (column, operator, value); none: every row."""
+Frozen = tuple[tuple[str, Any], ...]
+
+SCHEMA = "id bigint not null, p string not null, v bigint not null, note string"
+_ARROW = {"id": pa.int64(), "p": pa.string(), "v": pa.int64(), "note": pa.string()}
+_COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
+    "=": operator.eq,
+    "<": operator.lt,
+    ">=": operator.ge,
+    "in": lambda value, values: value in values,
+}
+ROW_VERBS = frozenset({"append", "overwrite", "delete", "update", "upsert", "compact", "cherry_pick"})
+"""Verbs that make a snapshot; the others change what stands beside the rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One call of a verb."""
+
+    verb: str
+    rows: tuple[Row, ...] = ()
+    where: Condition = ()
+    set: Mapping[str, int | str] = field(default_factory=dict)
+    """Column → its new value, or a number to be added to ``v`` where the column is ``+v``."""
+    mode: str | None = None
+    branch: str = "main"
+    name: str = ""
+    """Of a column, a property or a branch."""
+    value: Any = None
+    """Of a property; terms of a partitioning; the snapshot that a branch moves to."""
+
+    def __str__(self) -> str:
+        parts = [
+            *([f"{len(self.rows)} rows"] if self.rows else []),
+            *([f"where {condition_sql(self.where)}"] if self.verb in ("delete", "update", "overwrite") else []),
+            *([f"set {dict(self.set)}"] if self.set else []),
+            *([self.mode] if self.mode else []),
+            *([f"on {self.branch}"] if self.branch != "main" else []),
+            *([self.name] if self.name else []),
+            *([str(self.value)] if self.value is not None else []),
+        ]
+        return f"{self.verb}({', '.join(parts)})"
+
+
+def holds(condition: Condition, row: Row) -> bool:
+    return all(_COMPARE[sign](row[column], value) for column, sign, value in condition)
+
+
+def selected(state: Iterable[Row], condition: Condition) -> State:
+    return tuple(row for row in state if holds(condition, row))
+
+
+def apply(state: State, step: Step) -> State:
+    """What a step does to rows."""
+    match step.verb:
+        case "append" | "cherry_pick":
+            return (*state, *step.rows)
+        case "delete" | "overwrite":
+            return (*(row for row in state if not holds(step.where, row)), *step.rows)
+        case "update":
+            return tuple(_changed(row, step.set) if holds(step.where, row) else row for row in state)
+        case "upsert":
+            keys = {row["id"] for row in step.rows}
+            return (*(row for row in state if row["id"] not in keys), *step.rows)
+        case _:
+            return state
+
+
+def _changed(row: Row, assigned: Mapping[str, int | str]) -> Row:
+    new = dict(row)
+    for column, value in assigned.items():
+        if column == "+v":
+            new["v"] = row["v"] + value
+        else:
+            new[column] = value
+    return new
+
+
+def frozen(row: Row) -> Frozen:
+    return tuple(sorted((name, value) for name, value in row.items() if value is not None))
+
+
+def counted(rows: Iterable[Row]) -> Counter[Frozen]:
+    return Counter(map(frozen, rows))
+
+
+def condition_sql(condition: Condition) -> str:
+    def one(column: str, sign: str, value: Any) -> str:
+        if sign == "in":
+            return f"{column} in ({', '.join(map(_literal, value))})"
+        return f"{column} {sign} {_literal(value)}"
+
+    return " and ".join(one(*each) for each in condition) or "true"
+
+
+def _literal(value: Any) -> str:
+    return f"'{value}'" if isinstance(value, str) else str(value)
+
+
+def arrow(rows: Iterable[Row]) -> pa.Table:
+    """Rows as writers bring them. Columns that were added later are numbers."""
+    given = list(rows)
+    extra = sorted({name for row in given for name in row} - _ARROW.keys())
+    types = {**_ARROW, **dict.fromkeys(extra, pa.int64())}
+    return pa.table({name: pa.array([row.get(name) for row in given], kind) for name, kind in types.items()})
+
+
+def call(table: Verbs, step: Step, options: WriteOptions) -> Commit:
+    """The step as a call of the public interface."""
+    where, mode = condition_sql(step.where), cast("Any", step.mode)
+    match step.verb:
+        case "append":
+            return table.append(arrow(step.rows), **options)
+        case "overwrite":
+            return table.overwrite(arrow(step.rows), where, **options)
+        case "delete":
+            return table.delete(where, mode=mode, on_added="include" if step.value == "include" else "abort", **options)
+        case "update":
+            return table.update(_assignments(step.set), where, mode=mode, **options)
+        case "upsert":
+            return table.upsert(arrow(step.rows), mode=mode, **options)
+        case "compact":
+            fewer: WriteOptions = {**options, "options": {"min-input-files": "2"}}
+            return table.compact(where if step.where else None, **fewer)
+        case "cherry_pick":
+            return table.cherry_pick(step.value, **options)
+        case _:
+            return _change(table, step, options.get("retry"), options.get("commit_id"))
+
+
+def _change(table: Verbs, step: Step, retry: Retry | None, commit_id: str | None) -> Commit:
+    match step.verb:
+        case "add_column":
+            return table.add_column(step.name, "bigint", retry=retry, commit_id=commit_id)
+        case "set_partitioning":
+            return table.set_partitioning(step.value, retry=retry, commit_id=commit_id)
+        case "set_properties":
+            return table.set_properties({step.name: step.value}, retry=retry, commit_id=commit_id)
+        case "create_branch":
+            return table.create_branch(step.name, retry=retry, commit_id=commit_id)
+        case "fast_forward":
+            return table.fast_forward(step.branch, step.name, retry=retry, commit_id=commit_id)
+        case _:
+            raise ValueError(f"there is no verb {step.verb!r}")
+
+
+def _assignments(assigned: Mapping[str, int | str]) -> dict[str, object]:
+    return {
+        "v" if column == "+v" else column: f"v + {value}" if column == "+v" else _literal(value)
+        for column, value in assigned.items()
+    }

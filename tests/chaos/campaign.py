@@ -1,0 +1,388 @@
+"""One fault after the other to writers that all append to one table, and a verdict on the table that they leave."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import multiprocessing as mp
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+import psycopg
+
+import frazil
+from chaos.faults import EVERYWHERE, ON_DISKS, ON_POSTGRES, RARE, Fault, Switch
+from chaos.proxy import PATTERNS, ProxyProcess
+from chaos.writer import write
+from concurrency.combiners.campaign import missing_files
+from concurrency.combiners.orders import Deed, Desk, Moment, Order
+from concurrency.combiners.writer import Note, commit_id_of
+from concurrency.writers import SCHEMA, Address, batches_in
+from servers import PostgresServer
+
+WRITERS = 5
+_LOOK_S = 0.01
+_PATIENCE_S = 120.0
+_MOMENT_S = 5.0
+"""Who is asked to die at a moment that nobody comes to is let off after so long."""
+_PROGRESS = 3
+"""So many batches are acknowledged after each fault."""
+_RARE_EVERY = 25
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Plan:
+    database: str
+    """sqlite or postgres"""
+    folder: Path
+    """New; everything is kept there."""
+    faults: int
+    seed: int
+
+
+@dataclass
+class Report:
+    """What a campaign saw. Several add up."""
+
+    faults: Counter[Fault] = field(default_factory=Counter)
+    told: Counter[str] = field(default_factory=Counter)
+    """What writers were told of their batches."""
+    violations: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def add(self, other: Report) -> None:
+        self.faults += other.faults
+        self.told += other.told
+        self.violations += other.violations
+        self.seconds += other.seconds
+
+    def __str__(self) -> str:
+        told = ", ".join(f"{count} {what}" for what, count in sorted(self.told.items()))
+        lines = [f"{self.faults.total()} faults in {self.seconds:.0f} s; batches: {told}"]
+        lines += [f"  {fault:34} {self.faults[fault]:6}" for fault in Fault if self.faults[fault]]
+        lines += [f"VIOLATION {each}" for each in self.violations]
+        return "\n".join(lines or ["nothing happened"])
+
+
+class Violated(Exception):
+    """Something that must not happen, and after which the campaign cannot go on."""
+
+
+def run_apart(plan: Plan) -> Report:
+    """In a fresh process: writers are forked, and nothing that others opened in this one may go with them."""
+    with ProcessPoolExecutor(1, mp_context=mp.get_context("spawn")) as pool:
+        return pool.submit(_run, plan).result()
+
+
+def _run(plan: Plan) -> Report:
+    with contextlib.ExitStack() as stack:
+        server = proxy = None
+        direct = through = f"sqlite:///{plan.folder}/catalog.db"
+        if plan.database == "postgres":
+            server = stack.enter_context(contextlib.closing(PostgresServer()))
+            direct = server.create_database("chaos")
+            proxy = stack.enter_context(contextlib.closing(ProxyProcess(server.port)))
+            through = server.uri(urlsplit(direct).path[1:], port=proxy.port)
+        campaign = _Campaign(plan, direct, through, server, proxy)
+        stack.callback(campaign.end_all)
+        return campaign.run()
+
+
+class _Campaign:
+    def __init__(
+        self, plan: Plan, direct: str, through: str, server: PostgresServer | None, proxy: ProxyProcess | None
+    ) -> None:
+        self._plan = plan
+        self._chance = random.Random(plan.seed)
+        self._fork = mp.get_context("fork")
+        self._warehouse = f"file://{plan.folder}/warehouse"
+        self._direct, self._through = direct, through
+        self._server, self._proxy = server, proxy
+        self._desk = Desk(plan.folder)
+        self._switches = [Switch(plan.folder / f"disk-{writer}") for writer in range(WRITERS)]
+        self._processes: dict[int, BaseProcess] = {}
+        self._read = [0] * WRITERS
+        self._notes: list[Note] = []
+        self._open: dict[int, int] = {}
+        """Batches that writers have begun and were told nothing of."""
+        self._by_told: dict[str, set[tuple[int, int]]] = {"acknowledged": set(), "refused": set(), "unknown": set()}
+        self._lost: set[tuple[int, int]] = set()
+        """Batches whose writers died."""
+        self._acks = 0
+        self._orders = 0
+        self._report = Report()
+
+    def run(self) -> Report:
+        began = time.monotonic()
+        maker = self._fork.Process(target=_create, args=(self._direct, self._warehouse))
+        maker.start()
+        maker.join()
+        for writer in range(WRITERS):
+            self._start(writer, 0)
+        try:
+            self._progress(WRITERS, "the writers begin")
+            for fault in self._faults():
+                if self._happens(fault):
+                    self._report.faults[fault] += 1
+                self._progress(_PROGRESS, f"the writers go on after: {fault}")
+            self._finish()
+            self._report.violations += self._judged()
+        except Violated as violated:
+            self._report.violations.append(str(violated))
+        for what, batches in self._by_told.items():
+            self._report.told[what] = len(batches)
+        self._report.told["lost with their writers"] = len(self._lost)
+        self._report.seconds = time.monotonic() - began
+        return self._report
+
+    def _faults(self) -> Iterator[Fault]:
+        """Every usual kind equally often, in random order; every so-many-th is one of the rare ones."""
+        usual = EVERYWHERE if self._server is None else ON_POSTGRES
+        found = [usual[number % len(usual)] for number in range(self._plan.faults)]
+        self._chance.shuffle(found)
+        for number, fault in enumerate(found, 1):
+            rare = self._server is not None and number % _RARE_EVERY == 0
+            yield self._chance.choice(RARE) if rare else fault
+
+    # Faults
+
+    def _happens(self, fault: Fault) -> bool:
+        """False: it came to nothing, because nobody came along."""
+        match fault:
+            case Fault.KILL:
+                time.sleep(self._chance.random() * 0.05)
+                return self._killed(self._chance.randrange(WRITERS))
+            case Fault.FREEZE:
+                return self._frozen(self._chance.randrange(WRITERS))
+            case Fault.KILL_AT | Fault.FREEZE_AT:
+                return self._at_a_moment(Deed.DIE if fault is Fault.KILL_AT else Deed.FREEZE)
+            case Fault.FULL | Fault.READ_ONLY | Fault.SLOW:
+                return self._on_a_disk(fault)
+            case Fault.CUT_BEFORE | Fault.CUT_AFTER:
+                return self._cut("before" if fault is Fault.CUT_BEFORE else "after")
+            case _:
+                return self._to_the_database(fault)
+
+    def _killed(self, writer: int) -> bool:
+        self._processes[writer].kill()
+        self._processes[writer].join()
+        self._start_again(writer)
+        return True
+
+    def _frozen(self, writer: int) -> bool:
+        process = self._processes[writer]
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGSTOP)
+        try:
+            self._progress(_PROGRESS, f"the others go on while writer {writer} is frozen")
+        finally:
+            os.kill(process.pid, signal.SIGCONT)
+        return True
+
+    def _at_a_moment(self, deed: Deed) -> bool:
+        self._orders += 1
+        order = Order(self._orders, self._chance.choice(list(Moment)), deed)
+        self._desk.give(order)
+        end = time.monotonic() + _MOMENT_S
+        while (obeyed := self._obeyed(order)) is None and time.monotonic() < end:
+            time.sleep(_LOOK_S)
+        # Whoever comes too late finds another order.
+        self._desk.give(Order(0, order.moment, Deed.FREEZE) if obeyed is None else order)
+        if obeyed is None:
+            return self._let_off(order)
+        if deed is Deed.DIE:
+            self._processes[obeyed.writer].join()
+            self._start_again(obeyed.writer)
+            return True
+        process = self._processes[obeyed.writer]
+        assert process.pid is not None
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+        if order.moment is not Moment.INSIDE:
+            # Who freezes inside the database's transaction holds up everybody.
+            return self._frozen(obeyed.writer)
+        time.sleep(0.5)
+        os.kill(process.pid, signal.SIGCONT)
+        return True
+
+    def _let_off(self, order: Order) -> bool:
+        """Nobody came in time; the order is taken off the desk, unless somebody takes it at this very moment."""
+        taken = self._plan.folder / f"taken-{order.number}"
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(taken, os.O_CREAT | os.O_EXCL))
+            return False
+        obeyed = self._until(lambda: self._obeyed(order), "an order that was taken is obeyed")
+        if order.deed is Deed.DIE:
+            self._processes[obeyed.writer].join()
+            self._start_again(obeyed.writer)
+        else:
+            process = self._processes[obeyed.writer]
+            assert process.pid is not None
+            os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+            os.kill(process.pid, signal.SIGCONT)
+        return True
+
+    def _obeyed(self, order: Order) -> Note | None:
+        self._read_notes()
+        return next((note for note in reversed(self._notes) if note.order == order.number), None)
+
+    def _on_a_disk(self, fault: Fault) -> bool:
+        hit = self._chance.sample(range(WRITERS), self._chance.choice((1, WRITERS - 1)))
+        for writer in hit:
+            self._switches[writer].set(ON_DISKS[fault])
+        try:
+            self._progress(_PROGRESS, f"the others go on: {fault}")
+        finally:
+            for writer in hit:
+                self._switches[writer].set("")
+        return True
+
+    def _cut(self, when: str) -> bool:
+        assert self._proxy is not None
+        before = self._proxy.ask("cuts")
+        self._proxy.ask("cut", (self._chance.choice(PATTERNS), when))
+        end = time.monotonic() + _MOMENT_S
+        while self._proxy.ask("cuts") == before and time.monotonic() < end:
+            time.sleep(_LOOK_S)
+        return bool(self._proxy.ask("cuts") > before)
+
+    def _to_the_database(self, fault: Fault) -> bool:
+        assert self._proxy is not None
+        assert self._server is not None
+        match fault:
+            case Fault.CUT_ALL:
+                return bool(self._proxy.ask("all"))
+            case Fault.DELAY:
+                self._proxy.ask("delay", 0.2)
+                try:
+                    self._progress(_PROGRESS, "the writers go on over a slow network")
+                finally:
+                    self._proxy.ask("delay", 0.0)
+            case Fault.TERMINATE:
+                with psycopg.connect(self._direct, autocommit=True) as connection:
+                    connection.execute(
+                        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() "
+                        "AND datname = current_database() AND random() < 0.5"
+                    )
+            case _:
+                self._server.stop("fast" if fault is Fault.RESTART else "immediate")
+                self._server.start()
+        return True
+
+    # Writers
+
+    def _start(self, writer: int, first: int) -> None:
+        address = Address(self._through, "ns.t", self._warehouse)
+        arguments = (address, writer, first, self._desk, self._path(writer), self._switches[writer])
+        process = self._fork.Process(target=write, args=arguments)
+        process.start()
+        self._processes[writer] = process
+
+    def _start_again(self, writer: int) -> None:
+        """The next life sends the same batch again where its commit id makes that safe."""
+        self._read_notes()
+        last = max((note.batch for note in self._notes if note.writer == writer and note.kind == "began"), default=0)
+        is_nameless = commit_id_of(writer, last) is None
+        if self._open.pop(writer, None) is not None and is_nameless:
+            self._lost.add((writer, last))
+        is_done = is_nameless or (writer, last) in self._by_told["acknowledged"]
+        self._start(writer, last + 1 if is_done else last)
+
+    def _finish(self) -> None:
+        self._desk.finish()
+        self._until(lambda: all(not each.is_alive() for each in self._processes.values()), "every writer ends")
+        self._read_notes()
+        codes = [each.exitcode for each in self._processes.values()]
+        if any(codes):
+            raise Violated(f"writers ended with the exit codes {codes}")
+
+    def end_all(self) -> None:
+        for process in self._processes.values():
+            if process.is_alive():
+                process.kill()
+            process.join()
+
+    # Notes
+
+    def _path(self, writer: int) -> Path:
+        return self._plan.folder / f"notes-{writer}.jsonl"
+
+    def _read_notes(self) -> None:
+        for writer in range(WRITERS):
+            if not self._path(writer).exists():
+                continue
+            with self._path(writer).open("rb") as file:
+                file.seek(self._read[writer])
+                data = file.read()
+            whole = data[: data.rfind(b"\n") + 1]
+            self._read[writer] += len(whole)
+            for line in whole.splitlines():
+                self._take(Note(**json.loads(line)))
+
+    def _take(self, note: Note) -> None:
+        self._notes.append(note)
+        if note.kind == "failed":
+            raise Violated(f"writer {note.writer} failed by itself at its batch {note.batch}\n{note.text}")
+        if note.kind == "began":
+            self._open[note.writer] = note.batch
+        elif note.kind in self._by_told:
+            self._open.pop(note.writer, None)
+            self._by_told[note.kind].add((note.writer, note.batch))
+            self._acks += note.kind == "acknowledged"
+
+    def _progress(self, how_many: int, what: str) -> None:
+        self._read_notes()
+        wanted = self._acks + how_many
+        self._until(lambda: self._acks >= wanted, what)
+
+    def _until(self, look: Callable[[], T | None], what: str) -> T:
+        end = time.monotonic() + _PATIENCE_S
+        while True:
+            self._read_notes()
+            found = look()
+            if found:
+                return found
+            if time.monotonic() > end:
+                raise Violated(f"waited {_PATIENCE_S:.0f} s in vain until {what}")
+            time.sleep(_LOOK_S)
+
+    # The verdict
+
+    def _judged(self) -> Iterator[str]:
+        acknowledged = self._by_told["acknowledged"]
+        nameless = {each for each in self._by_told["refused"] if commit_id_of(*each) is None}
+        doubtful = self._lost | self._by_told["unknown"]
+        with frazil.connect(self._direct, warehouse=self._warehouse, create=False) as lake:
+            table = lake.table("ns.t")
+            if missing := missing_files(table):
+                yield f"{len(missing)} files that the table names are gone: {sorted(missing)[:5]}"
+                return
+            for reader, rows in (("Frazil", table.scan()), ("PyIceberg", table.pyiceberg().scan())):
+                found = Counter(batches_in(rows.to_arrow()))
+                if lost := acknowledged - found.keys():
+                    yield f"as {reader} reads it, {len(lost)} acknowledged batches are missing: {sorted(lost)[:5]}"
+                if twice := [each for each, times in found.items() if times > 1]:
+                    yield f"as {reader} reads it, {len(twice)} batches are there more than once: {sorted(twice)[:5]}"
+                if refused := found.keys() & nameless:
+                    yield f"as {reader} reads it, {len(refused)} refused batches are there: {sorted(refused)[:5]}"
+                if foreign := found.keys() - acknowledged - doubtful:
+                    yield f"as {reader} reads it, nobody was told of {sorted(foreign)[:5]}"
+
+
+def _create(uri: str, warehouse: str) -> None:
+    logging.getLogger("frazil").setLevel(logging.ERROR)
+    with frazil.connect(uri, warehouse=warehouse) as lake:
+        lake.create_namespace("ns")
+        lake.create_table("ns.t", SCHEMA)

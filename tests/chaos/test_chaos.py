@@ -1,0 +1,27 @@
+"""A short campaign: no acknowledged batch is lost, none is there twice, and the table can be read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from chaos.campaign import Plan, run_apart
+from chaos.faults import EVERYWHERE, ON_POSTGRES, RARE, Fault
+
+NEED_SOMEBODY = {Fault.KILL_AT, Fault.FREEZE_AT, Fault.CUT_BEFORE, Fault.CUT_AFTER}
+"""These come to nothing when nobody comes to the moment that they are for."""
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("database", "faults"), [("sqlite", 21), ("postgres", 28)])
+def test_whatever_happens_every_acknowledged_batch_is_there_once(database: str, faults: int, tmp_path: Path) -> None:
+    report = run_apart(Plan(database, tmp_path, faults, seed=20_26))
+    print(report)
+    assert not report.violations, f"notes in {tmp_path}\n{report}"
+    usual = EVERYWHERE if database == "sqlite" else ON_POSTGRES
+    assert [fault for fault in usual if fault not in NEED_SOMEBODY and not report.faults[fault]] == []
+    assert database == "sqlite" or any(report.faults[fault] for fault in RARE)
+    assert report.faults.total() >= faults * 2 // 3, "too few faults to prove anything"
+    assert report.told["acknowledged"] >= 3 * faults, "too few batches to prove anything"
+    assert report.told["refused"] > 0, "no fault was ever felt"

@@ -1,0 +1,154 @@
+"""The simulator itself: the same seed is the same run, every fault strikes, no rule is broken, and what is broken on
+purpose is noticed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from frazil.cli._app import app
+from frazil.verify.simulator import ACTORS, Case, Fault, Report, Result, campaign, shrink, simulate
+from simulation.mutants import MUTANTS, QUICK, first_seed_that_notices
+
+SEEDS = Path(__file__).parent / "seeds"
+QUIET: frozenset[Fault] = frozenset()
+
+
+@pytest.fixture(scope="module")
+def report() -> Report:
+    """A hundred short runs with all faults."""
+    return campaign(Case(seed=0, steps=20), seeds=100)
+
+
+def test_no_rule_is_broken(report: Report) -> None:
+    assert [str(each.violations[0]) for each in report.failures] == []
+    assert report.seeds == 100
+    assert report.commits > 1200
+
+
+@pytest.mark.parametrize("fault", list(Fault))
+def test_every_fault_strikes(report: Report, fault: Fault) -> None:
+    assert report.faults[fault.value] > 0
+
+
+@pytest.mark.parametrize("phase", ["head read", "prepared", "swapped", "queued"])
+def test_processes_die_at_every_phase(report: Report, phase: str) -> None:
+    assert report.faults[f"crash when {phase}"] > 0
+
+
+def test_combiners_stall_with_the_turn(report: Report) -> None:
+    assert report.faults["combiner stall"] > 0
+
+
+@pytest.mark.parametrize(
+    "verb",
+    ["append", "overwrite", "delete", "update", "upsert", "compact", "cherry_pick", "fast_forward", "add_column"],
+)
+def test_every_verb_lands(report: Report, verb: str) -> None:
+    assert report.told[f"{verb} committed"] > 0
+
+
+def test_the_same_seed_is_the_same_history_in_every_process() -> None:
+    digests = {_digest_in_a_process(hash_seed) for hash_seed in ("1", "2")}
+    digests.add(campaign(Case(seed=40, steps=30), seeds=2).digest)
+    assert len(digests) == 1
+
+
+def test_another_seed_is_another_history() -> None:
+    assert simulate(Case(1, 20)).digest != simulate(Case(2, 20)).digest
+
+
+def test_jobs_do_not_change_the_histories() -> None:
+    alone, together = (campaign(Case(0, 10), seeds=12, jobs=jobs) for jobs in (1, 2))
+    assert alone.digest == together.digest
+    assert alone.faults == together.faults
+
+
+def test_a_catalog_that_is_not_atomic_is_caught_without_any_other_fault() -> None:
+    failed = _broken_by_a_catalog_that_is_not_atomic(QUIET)
+    assert "each version is made from the one before it" in {each.rule for each in failed.violations}
+
+
+def test_a_failing_case_is_shrunk_to_one_that_breaks_the_same_rule() -> None:
+    failed = _broken_by_a_catalog_that_is_not_atomic(frozenset(Fault))
+    small = shrink(failed, most_runs=40)
+    assert small.violations[0].rule == failed.violations[0].rule
+    assert small.case.kept is not None
+    assert len(small.case.kept) < 15
+    again = simulate(Case.from_json(json.loads(json.dumps(small.case.to_json()))))
+    assert again.digest == small.digest
+
+
+@pytest.mark.parametrize(("name", "seed"), QUICK.items())
+def test_a_guard_that_is_taken_out_is_missed(name: str, seed: int) -> None:
+    (mutant,) = (each for each in MUTANTS if each.name == name)
+    assert first_seed_that_notices(mutant, seeds=40, first=seed) is not None
+
+
+@pytest.mark.parametrize("path", sorted(SEEDS.glob("*.json")), ids=lambda path: path.stem)
+def test_kept_cases_break_no_rule_any_more(path: Path) -> None:
+    found = simulate(Case.from_json(json.loads(path.read_text())["case"]))
+    assert [str(each) for each in found.violations] == []
+
+
+def test_actors_can_be_left_out() -> None:
+    told = simulate(Case(3, 30, QUIET, actors=("appender",))).told
+    assert set(told) <= {"append committed", "append failed", "delete committed", "delete unchanged", "delete failed"}
+
+
+def test_steps_can_be_left_out() -> None:
+    whole = simulate(Case(5, 30, QUIET))
+    assert simulate(replace(whole.case, kept=(1, 2, 3))).commits < whole.commits
+
+
+def test_the_command_prints_a_report_for_programs() -> None:
+    done = CliRunner().invoke(app, ["simulate", "--seed", "7", "--steps", "15", "--seeds", "2", "--json"])
+    assert done.exit_code == 0, done.output
+    report = json.loads(done.output)
+    assert report["seeds"] == 2
+    assert report["violations"] == []
+    assert report["digest"] == campaign(Case(7, 15), seeds=2).digest
+
+
+def test_the_command_prints_a_report_for_people() -> None:
+    done = CliRunner().invoke(app, ["simulate", "--seed", "7", "--steps", "10", "--faults", "crash,lost answer"])
+    assert done.exit_code == 0, done.output
+    assert "No rule was broken" in done.output
+
+
+def test_the_command_refuses_what_it_does_not_know() -> None:
+    assert CliRunner().invoke(app, ["simulate", "--faults", "rain"]).exception is not None
+    assert CliRunner().invoke(app, ["simulate", "--actors", "nobody"]).exception is not None
+
+
+def test_the_command_keeps_and_replays_a_failing_case(tmp_path: Path) -> None:
+    kept = tmp_path / "case.json"
+    kept.write_text(json.dumps({"case": _broken_by_a_catalog_that_is_not_atomic(QUIET, steps=12).case.to_json()}))
+    done = CliRunner().invoke(app, ["simulate", "--replay", str(kept), "--keep", str(tmp_path), "--json"])
+    assert done.exit_code == 1
+    (small,) = json.loads(done.output)["kept"]
+    assert CliRunner().invoke(app, ["simulate", "--replay", small]).exit_code == 1
+
+
+def test_actors_have_names_that_the_command_line_takes() -> None:
+    assert all(name == name.strip() and "," not in name for name in ACTORS)
+
+
+def _broken_by_a_catalog_that_is_not_atomic(faults: frozenset[Fault], steps: int = 30) -> Result:
+    runs = (simulate(Case(seed, steps, faults, is_atomic=False)) for seed in range(60))
+    return next(each for each in runs if each.violations)
+
+
+def _digest_in_a_process(hash_seed: str) -> str:
+    command = [sys.executable, "-m", "frazil", "simulate", "--seed", "40", "--steps", "30", "--seeds", "2", "--json"]
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    return str(json.loads(done.stdout)["digest"])
