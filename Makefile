@@ -115,7 +115,7 @@ mutants: $(READY) ## Take each rule out of the source in turn: its tests must no
 
 .PHONY: simulate-mutants
 simulate-mutants: $(READY) ## The same, noticed by the simulator within 1,000 seeds
-	PYTHONPATH=tests $(BIN)/python -m simulation.mutants --seeds 1000 --jobs 2 $(ARGS)
+	$(BIN)/python -m tests.mutants --by simulator --jobs 2 $(ARGS)
 
 .PHONY: model
 model: $(READY) ## Explore the models of the protocol (ARGS="--bounds large", or --off RULE for a counterexample)

@@ -1,4 +1,4 @@
-"""``python -m tests.mutants``: take each rule out in turn, and see whether its tests notice."""
+"""``python -m tests.mutants``: take each rule out in turn, and see whether its tests, or the simulator, notice."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 
 from mutants.listed import MUTANTS
@@ -27,8 +30,12 @@ class Result:
     said: str
     seconds: float
 
+    def __str__(self) -> str:
+        word = "caught" if self.is_caught else "MISSED"
+        return f"{word}  {self.mutant.rule:4} {self.mutant.name}  ({self.seconds:.0f} s)  {self.said}"
 
-def run_tests(mutant: Mutant) -> Result:
+
+def by_tests(mutant: Mutant) -> Result:
     """Whether one of the mutant's tests fails with it."""
     chosen = mutant.tests or f"test_p{mutant.number}_"
     began = time.monotonic()
@@ -46,24 +53,39 @@ def run_tests(mutant: Mutant) -> Result:
             )
         except subprocess.TimeoutExpired:
             return Result(mutant, True, f"hangs for {PATIENCE_S} s", time.monotonic() - began)
-    failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-    said = failed[0].split(" - ")[0] if failed else done.stdout.strip().splitlines()[-1]
     if done.returncode == _NO_TESTS:
         raise SystemExit(f"{mutant.name}: no test is called {chosen!r}")
+    failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    said = failed[0].split(" - ")[0] if failed else done.stdout.strip().splitlines()[-1]
     return Result(mutant, done.returncode != 0, said, time.monotonic() - began)
+
+
+def by_simulator(mutant: Mutant, seeds: int) -> Result:
+    """Whether one of so many seeds breaks a rule with it."""
+    from simulation.mutants import first_seed_that_notices
+
+    began = time.monotonic()
+    found = first_seed_that_notices(mutant, seeds)
+    said = f"not in {seeds} seeds" if found is None else f"seed {found[0]}: {found[1]}"
+    return Result(mutant, found is not None, said, time.monotonic() - began)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
+    parser.add_argument("--by", choices=["tests", "simulator"], default="tests")
     parser.add_argument("--only", nargs="+", metavar="RULE", help="such as P1 P9")
+    parser.add_argument("--seeds", type=int, default=1000, help="of the simulator")
+    parser.add_argument("--jobs", type=int, default=1)
     chosen = parser.parse_args(arguments)
     mutants = [each for each in MUTANTS if chosen.only is None or each.rule in chosen.only]
-    results = []
-    for mutant in mutants:
-        result = run_tests(mutant)
-        results.append(result)
-        word = "caught" if result.is_caught else "MISSED"
-        print(f"{word}  {mutant.rule:4} {mutant.name}  ({result.seconds:.0f} s)  {result.said}", flush=True)
-    missed = [each for each in results if not each.is_caught]
-    print(f"{len(results) - len(missed)} of {len(results)} mutants were caught by their tests")
+    judge = by_tests
+    if chosen.by == "simulator":
+        mutants = [each for each in mutants if each.is_simulated]
+        judge = partial(by_simulator, seeds=chosen.seeds)
+    missed = 0
+    with ProcessPoolExecutor(chosen.jobs, mp_context=get_context("spawn")) as pool:
+        for result in pool.map(judge, mutants):
+            missed += not result.is_caught
+            print(result, flush=True)
+    print(f"{len(mutants) - missed} of {len(mutants)} mutants were caught")
     return 1 if missed else 0

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import ast
+import textwrap
 
 import pytest
 
 from mutants.listed import MUTANTS
-from mutants.mutant import SOURCE, Mutant
+from mutants.mutant import Mutant
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_mutant_applies(mutant: Mutant) -> None:
-    path = SOURCE / "frazil" / mutant.file
-    before = path.read_text()
-    after = mutant.applied(before)
-    assert ast.dump(ast.parse(after)) != ast.dump(ast.parse(before))
+    before, after = (ast.dump(ast.parse(textwrap.dedent(text))) for text in mutant.applied())
+    assert before != after
 
 
 def test_each_mutant_has_a_name_of_its_own() -> None:
