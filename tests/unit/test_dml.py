@@ -350,17 +350,24 @@ def test_old_files_of_an_evolved_table(tmp_path: Path, mode: Mode) -> None:
 
 
 class Failing(Storage):
-    """Fails at the n-th file opened for writing, as a full disk does."""
+    """Fails at the n-th file that is written, as a full disk does."""
 
     def __init__(self, at: int) -> None:
         super().__init__()
         self._left = at
 
     def open_output(self, path: str) -> pa.NativeFile:
+        self._count()
+        return super().open_output(path)
+
+    def write(self, path: str, data: bytes) -> None:
+        self._count()
+        super().write(path, data)
+
+    def _count(self) -> None:
         self._left -= 1
         if self._left == 0:
             raise StorageError("The disk is full")
-        return super().open_output(path)
 
 
 @pytest.mark.parametrize("at", [1, 2, 3, 4])

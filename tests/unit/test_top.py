@@ -89,7 +89,7 @@ def uuid_of(lake: frazil.Lake, name: str = "shop.events") -> str:
 def ticket(lake: frazil.Lake, key: str) -> Ticket:
     """One that no combiner understands."""
     place = place_of(lake.catalog.name, Ident.parse("shop.events"), uuid_of(lake))
-    return Ticket(key, uuid_of(lake), f"commit-{key}", 0, b"?", place=place)
+    return Ticket(key, uuid_of(lake), f"commit-{key}", 99, b"?", place=place)
 
 
 def give_back(lake: frazil.Lake, keys: list[str]) -> None:

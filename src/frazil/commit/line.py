@@ -257,8 +257,12 @@ class Line:
             return
         others = seen.group_size - (self.ticket is None)
         end = now + WINDOW_S
-        while others > 0 and self._runtime.monotonic() < end and self._queue.count(self.place) < others:
-            self._runtime.sleep(_LOOK_S)
+        while others > 0 and self._runtime.monotonic() < end:
+            missing = others - self._queue.count(self.place)
+            if missing <= 0:
+                return
+            # The more are missing, the longer it takes until the last of them is there.
+            self._runtime.sleep(min(_LOOK_S * max(1, missing // 4), WINDOW_S / 2))
 
     def wake_next(self) -> None:
         """Tell the first of those who came too late for my group that the turn is free."""
