@@ -109,7 +109,7 @@ def test_p2_reading_the_head_first_and_guarding_the_tickets_are_each_enough_wher
 
 
 def test_p9_without_a_log_of_metadata_files_a_rollback_and_an_expiry_together_hide_a_commit() -> None:
-    """A limit that is known: catalogs whose server writes the metadata leave no second trace."""
+    """What snapshots alone cannot tell. The code asks their sequence numbers, too, which this model does not have."""
     found = explore(Swap(SwapBounds(rollbacks=1, expiries=1, has_log=False)))
     assert found.trace is not None
     assert found.trace.invariant == "failed_is_not_there"
