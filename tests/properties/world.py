@@ -80,7 +80,8 @@ class World:
         entries = self._entries
         operation = _operation(write)
         sidecar = None
-        if write.removed and (write.copies or write.moved):
+        # As OperationManifests._sidecar decides it.
+        if write.removed and (write.added or write.kind is Kind.REWRITE):
             sidecar = f"lineage-{self.number}"
             self.lineages[sidecar] = write.lineage
         self.changed |= {self.files[path][at] for path, rows in write.moved.items() for at in rows}
