@@ -21,6 +21,8 @@ def test_whatever_happens_every_acknowledged_batch_is_there_once(database: str, 
     assert not report.violations, f"notes in {tmp_path}\n{report}"
     usual = EVERYWHERE if database == "sqlite" else ON_POSTGRES
     assert [fault for fault in usual if fault not in NEED_SOMEBODY and not report.faults[fault]] == []
+    assert any(report.faults[fault] for fault in (Fault.KILL_AT, Fault.FREEZE_AT)), "nobody came to any moment"
+    assert database == "sqlite" or any(report.faults[fault] for fault in (Fault.CUT_BEFORE, Fault.CUT_AFTER))
     assert database == "sqlite" or any(report.faults[fault] for fault in RARE)
     assert report.faults.total() >= faults * 2 // 3, "too few faults to prove anything"
     assert report.told["acknowledged"] >= 3 * faults, "too few batches to prove anything"

@@ -20,6 +20,8 @@ import frazil
 from concurrency.combiners.orders import Deed, Desk, Moment, Order
 from concurrency.combiners.writer import Note, commit_id_of, write
 from concurrency.writers import SCHEMA, Address, batches_in
+from frazil.commit.line import place_of
+from frazil.model import Ident
 
 WRITERS = 6
 _LOOK_S = 0.005
@@ -332,7 +334,7 @@ def _judge(plan: Plan, acknowledged: set[tuple[int, int]], doubtful: set[tuple[i
                 yield f"as {reader} reads it, nobody has acknowledged {sorted(foreign)[:5]}"
         queue = lake.catalog.queue
         assert queue is not None
-        left = queue.waiting(table._metadata().uuid, 1000)
+        left = queue.waiting(place_of(lake.catalog.name, Ident.parse(plan.table), table._metadata().uuid), 1000)
         if left:
             yield f"tickets still wait: {[each.ticket.commit_id for each in left]}"
 
@@ -341,7 +343,6 @@ def missing_files(table: frazil.Table) -> set[str]:
     """Files that a version of the table names and that do not exist."""
     from frazil.format.manifests import read_manifest, read_manifest_list
     from frazil.format.storage import local_path
-    from frazil.model import Ident
 
     lake = table._lake
     head = lake.catalog.load(Ident.parse(table.name))
