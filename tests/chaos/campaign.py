@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import multiprocessing as mp
 import os
@@ -11,12 +10,10 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
-from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import TypeVar
 from urllib.parse import urlsplit
 
 import psycopg
@@ -28,7 +25,8 @@ from chaos.writer import write
 from concurrency.combiners.campaign import missing_files
 from concurrency.combiners.orders import Deed, Desk, Moment, Order
 from concurrency.combiners.writer import Note, commit_id_of
-from concurrency.writers import SCHEMA, Address, batches_in
+from concurrency.crew import Crew, Violated, wrong_batches
+from concurrency.writers import SCHEMA, Address
 from servers import PostgresServer
 
 WRITERS = 5
@@ -39,8 +37,6 @@ _MOMENT_S = 5.0
 _PROGRESS = 3
 """So many batches are acknowledged after each fault."""
 _RARE_EVERY = 25
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -77,10 +73,6 @@ class Report:
         return "\n".join(lines or ["nothing happened"])
 
 
-class Violated(Exception):
-    """Something that must not happen, and after which the campaign cannot go on."""
-
-
 def run_apart(plan: Plan) -> Report:
     """In a fresh process: writers are forked, and nothing that others opened in this one may go with them."""
     with ProcessPoolExecutor(1, mp_context=mp.get_context("spawn")) as pool:
@@ -97,7 +89,7 @@ def _run(plan: Plan) -> Report:
             proxy = stack.enter_context(contextlib.closing(ProxyProcess(server.port)))
             through = server.uri(urlsplit(direct).path[1:], port=proxy.port)
         campaign = _Campaign(plan, direct, through, server, proxy)
-        stack.callback(campaign.end_all)
+        stack.callback(campaign._crew.end_all)
         return campaign.run()
 
 
@@ -107,15 +99,12 @@ class _Campaign:
     ) -> None:
         self._plan = plan
         self._chance = random.Random(plan.seed)
-        self._fork = mp.get_context("fork")
         self._warehouse = f"file://{plan.folder}/warehouse"
         self._direct, self._through = direct, through
         self._server, self._proxy = server, proxy
         self._desk = Desk(plan.folder)
         self._switches = [Switch(plan.folder / f"disk-{writer}") for writer in range(WRITERS)]
-        self._processes: dict[int, BaseProcess] = {}
-        self._read = [0] * WRITERS
-        self._notes: list[Note] = []
+        self._crew = Crew(mp.get_context("fork"), plan.folder, WRITERS, self._take, _LOOK_S, _PATIENCE_S)
         self._open: dict[int, int] = {}
         """Batches that writers have begun and were told nothing of."""
         self._by_told: dict[str, set[tuple[int, int]]] = {"acknowledged": set(), "refused": set(), "unknown": set()}
@@ -127,9 +116,7 @@ class _Campaign:
 
     def run(self) -> Report:
         began = time.monotonic()
-        maker = self._fork.Process(target=_create, args=(self._direct, self._warehouse))
-        maker.start()
-        maker.join()
+        self._crew.run_once(_create, self._direct, self._warehouse)
         for writer in range(WRITERS):
             self._start(writer, 0)
         try:
@@ -138,7 +125,7 @@ class _Campaign:
                 if self._happens(fault):
                     self._report.faults[fault] += 1
                 self._progress(_PROGRESS, f"the writers go on after: {fault}")
-            self._finish()
+            self._crew.finish(self._desk)
             self._report.violations += self._judged()
         except Violated as violated:
             self._report.violations.append(str(violated))
@@ -177,13 +164,13 @@ class _Campaign:
                 return self._to_the_database(fault)
 
     def _killed(self, writer: int) -> bool:
-        self._processes[writer].kill()
-        self._processes[writer].join()
+        self._crew.processes[writer].kill()
+        self._crew.processes[writer].join()
         self._start_again(writer)
         return True
 
     def _frozen(self, writer: int) -> bool:
-        process = self._processes[writer]
+        process = self._crew.processes[writer]
         assert process.pid is not None
         os.kill(process.pid, signal.SIGSTOP)
         try:
@@ -204,10 +191,10 @@ class _Campaign:
         if obeyed is None:
             return self._let_off(order)
         if deed is Deed.DIE:
-            self._processes[obeyed.writer].join()
+            self._crew.processes[obeyed.writer].join()
             self._start_again(obeyed.writer)
             return True
-        process = self._processes[obeyed.writer]
+        process = self._crew.processes[obeyed.writer]
         assert process.pid is not None
         os.waitid(os.P_PID, process.pid, os.WSTOPPED)
         if order.moment is not Moment.INSIDE:
@@ -223,20 +210,20 @@ class _Campaign:
         with contextlib.suppress(FileExistsError):
             os.close(os.open(taken, os.O_CREAT | os.O_EXCL))
             return False
-        obeyed = self._until(lambda: self._obeyed(order), "an order that was taken is obeyed")
+        obeyed = self._crew.until(lambda: self._obeyed(order), "an order that was taken is obeyed")
         if order.deed is Deed.DIE:
-            self._processes[obeyed.writer].join()
+            self._crew.processes[obeyed.writer].join()
             self._start_again(obeyed.writer)
         else:
-            process = self._processes[obeyed.writer]
+            process = self._crew.processes[obeyed.writer]
             assert process.pid is not None
             os.waitid(os.P_PID, process.pid, os.WSTOPPED)
             os.kill(process.pid, signal.SIGCONT)
         return True
 
     def _obeyed(self, order: Order) -> Note | None:
-        self._read_notes()
-        return next((note for note in reversed(self._notes) if note.order == order.number), None)
+        self._crew.read_notes()
+        return self._crew.obeyed(order)
 
     def _on_a_disk(self, fault: Fault) -> bool:
         hit = self._chance.sample(range(WRITERS), self._chance.choice((1, WRITERS - 1)))
@@ -285,56 +272,24 @@ class _Campaign:
 
     def _start(self, writer: int, first: int) -> None:
         address = Address(self._through, "ns.t", self._warehouse)
-        arguments = (address, writer, first, self._desk, self._path(writer), self._switches[writer])
-        process = self._fork.Process(target=write, args=arguments)
-        process.start()
-        self._processes[writer] = process
+        arguments = (address, writer, first, self._desk, self._crew.path(writer), self._switches[writer])
+        self._crew.start(writer, write, *arguments)
 
     def _start_again(self, writer: int) -> None:
         """The next life sends the same batch again where its commit id makes that safe."""
-        self._read_notes()
-        last = max((note.batch for note in self._notes if note.writer == writer and note.kind == "began"), default=0)
+        self._crew.read_notes()
+        last = max(
+            (note.batch for note in self._crew.notes if note.writer == writer and note.kind == "began"), default=0
+        )
         is_nameless = commit_id_of(writer, last) is None
         if self._open.pop(writer, None) is not None and is_nameless:
             self._lost.add((writer, last))
         is_done = is_nameless or (writer, last) in self._by_told["acknowledged"]
         self._start(writer, last + 1 if is_done else last)
 
-    def _finish(self) -> None:
-        self._desk.finish()
-        self._until(lambda: all(not each.is_alive() for each in self._processes.values()), "every writer ends")
-        self._read_notes()
-        codes = [each.exitcode for each in self._processes.values()]
-        if any(codes):
-            raise Violated(f"writers ended with the exit codes {codes}")
-
-    def end_all(self) -> None:
-        for process in self._processes.values():
-            if process.is_alive():
-                process.kill()
-            process.join()
-
     # Notes
 
-    def _path(self, writer: int) -> Path:
-        return self._plan.folder / f"notes-{writer}.jsonl"
-
-    def _read_notes(self) -> None:
-        for writer in range(WRITERS):
-            if not self._path(writer).exists():
-                continue
-            with self._path(writer).open("rb") as file:
-                file.seek(self._read[writer])
-                data = file.read()
-            whole = data[: data.rfind(b"\n") + 1]
-            self._read[writer] += len(whole)
-            for line in whole.splitlines():
-                self._take(Note(**json.loads(line)))
-
     def _take(self, note: Note) -> None:
-        self._notes.append(note)
-        if note.kind == "failed":
-            raise Violated(f"writer {note.writer} failed by itself at its batch {note.batch}\n{note.text}")
         if note.kind == "began":
             self._open[note.writer] = note.batch
         elif note.kind in self._by_told:
@@ -343,20 +298,9 @@ class _Campaign:
             self._acks += note.kind == "acknowledged"
 
     def _progress(self, how_many: int, what: str) -> None:
-        self._read_notes()
+        self._crew.read_notes()
         wanted = self._acks + how_many
-        self._until(lambda: self._acks >= wanted, what)
-
-    def _until(self, look: Callable[[], T | None], what: str) -> T:
-        end = time.monotonic() + _PATIENCE_S
-        while True:
-            self._read_notes()
-            found = look()
-            if found:
-                return found
-            if time.monotonic() > end:
-                raise Violated(f"waited {_PATIENCE_S:.0f} s in vain until {what}")
-            time.sleep(_LOOK_S)
+        self._crew.until(lambda: self._acks >= wanted, what)
 
     # The verdict
 
@@ -369,16 +313,7 @@ class _Campaign:
             if missing := missing_files(table):
                 yield f"{len(missing)} files that the table names are gone: {sorted(missing)[:5]}"
                 return
-            for reader, rows in (("Frazil", table.scan()), ("PyIceberg", table.pyiceberg().scan())):
-                found = Counter(batches_in(rows.to_arrow()))
-                if lost := acknowledged - found.keys():
-                    yield f"as {reader} reads it, {len(lost)} acknowledged batches are missing: {sorted(lost)[:5]}"
-                if twice := [each for each, times in found.items() if times > 1]:
-                    yield f"as {reader} reads it, {len(twice)} batches are there more than once: {sorted(twice)[:5]}"
-                if refused := found.keys() & nameless:
-                    yield f"as {reader} reads it, {len(refused)} refused batches are there: {sorted(refused)[:5]}"
-                if foreign := found.keys() - acknowledged - doubtful:
-                    yield f"as {reader} reads it, nobody was told of {sorted(foreign)[:5]}"
+            yield from wrong_batches(table, acknowledged, doubtful, nameless)
 
 
 def _create(uri: str, warehouse: str) -> None:

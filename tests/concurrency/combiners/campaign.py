@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import multiprocessing as mp
 import os
 import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
-from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import TypeVar
 
 import frazil
 from concurrency.combiners.orders import Deed, Desk, Moment, Order
 from concurrency.combiners.writer import Note, commit_id_of, write
-from concurrency.writers import SCHEMA, Address, batches_in
+from concurrency.crew import Crew, Violated, wrong_batches
+from concurrency.writers import SCHEMA, Address
 from frazil.commit.line import place_of
 from frazil.model import Ident
 
@@ -33,8 +31,6 @@ _INSIDE_S = 1.0
 _FROZEN_ACKS = 5
 """So many batches of others are acknowledged before a frozen writer goes on."""
 _FREEZE_EVERY = 5
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -103,10 +99,6 @@ class Report:
         return "\n".join([*lines, *(f"VIOLATION {each}" for each in self.violations)])
 
 
-class Violated(Exception):
-    """Something that must not happen, and after which the rounds cannot go on."""
-
-
 def run_apart(plan: Plan) -> Report:
     """In a fresh process: writers are forked, and nothing that others opened in this one may go with them."""
     with ProcessPoolExecutor(1, mp_context=mp.get_context("spawn")) as pool:
@@ -118,18 +110,15 @@ def _run(plan: Plan) -> Report:
     try:
         return campaign.run()
     finally:
-        campaign.end_all()
+        campaign._crew.end_all()
 
 
 class _Campaign:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._chance = random.Random(plan.seed)
-        self._fork = mp.get_context("fork")
         self._desk = Desk(plan.folder)
-        self._processes: dict[int, BaseProcess] = {}
-        self._read = [0] * WRITERS
-        self._notes: list[Note] = []
+        self._crew = Crew(mp.get_context("fork"), plan.folder, WRITERS, self._take, _LOOK_S, _PATIENCE_S)
         self._acknowledged: list[list[int]] = [[] for _ in range(WRITERS)]
         self._doubtful: set[tuple[int, int]] = set()
         """Batches without a commit id whose writers died: there once or not at all."""
@@ -137,23 +126,20 @@ class _Campaign:
 
     def run(self) -> Report:
         began = time.monotonic()
-        # Forked like the writers: this process opens nothing before they are gone.
-        maker = self._fork.Process(target=_create, args=(self._plan,))
-        maker.start()
-        maker.join()
+        self._crew.run_once(_create, self._plan)
         for writer in range(WRITERS):
             self._start(writer)
         try:
-            self._until(lambda: min(map(len, self._acknowledged)) >= _WARM_UP, "every writer has begun")
+            self._crew.until(lambda: min(map(len, self._acknowledged)) >= _WARM_UP, "every writer has begun")
             for order in _orders(self._plan.rounds, self._chance):
                 self._round(order)
-            self._finish()
+            self._crew.finish(self._desk)
         except Violated as violated:
             self._report.violations.append(f"{self._plan.table}: {violated}")
-        self.end_all()
+        self._crew.end_all()
         batches = {(writer, number) for writer, done in enumerate(self._acknowledged) for number in done}
         self._report.batches = len(batches)
-        swaps = [note for note in self._notes if _landed(note)]
+        swaps = [note for note in self._crew.notes if _landed(note)]
         self._report.groups.update(note.group_size for note in swaps)
         if not self._report.violations:
             self._report.violations += [
@@ -166,8 +152,10 @@ class _Campaign:
 
     def _round(self, order: Order) -> None:
         self._desk.give(order)
-        obeyed = self._until(lambda: self._obeyed(order), f"somebody comes to {order.moment!s} ({order.deed})")
-        writer, process = obeyed.writer, self._processes[obeyed.writer]
+        obeyed = self._crew.until(
+            lambda: self._crew.obeyed(order), f"somebody comes to {order.moment!s} ({order.deed})"
+        )
+        writer, process = obeyed.writer, self._crew.processes[obeyed.writer]
         self._report.rounds[order.moment, order.deed] += 1
         if order.deed is Deed.DIE:
             process.join()
@@ -178,18 +166,15 @@ class _Campaign:
             self._wait_frozen(order, obeyed)
             os.kill(process.pid, signal.SIGCONT)
             self._check_late_swap(order, obeyed)
-        after = self._until(lambda: self._next_swap(obeyed), f"another writer commits after round {order}")
+        after = self._crew.until(lambda: self._next_swap(obeyed), f"another writer commits after round {order}")
         self._report.standstills[order.deed].append(after.at - obeyed.at)
-
-    def _obeyed(self, order: Order) -> Note | None:
-        return next((note for note in reversed(self._notes) if note.order == order.number), None)
 
     def _next_swap(self, obeyed: Note) -> Note | None:
         return next((note for note in self._after(obeyed) if note.writer != obeyed.writer and _landed(note)), None)
 
     def _after(self, obeyed: Note) -> Iterator[Note]:
         # Files are read one after the other, so the list is in order for each writer only.
-        return (note for note in self._notes if note.at > obeyed.at)
+        return (note for note in self._crew.notes if note.at > obeyed.at)
 
     def _wait_frozen(self, order: Order, obeyed: Note) -> None:
         if order.moment is Moment.INSIDE:
@@ -198,10 +183,10 @@ class _Campaign:
 
         def others_go_on() -> bool:
             swap = self._next_swap(obeyed)
-            acks = [note for note in self._notes if note.kind == "acknowledged" and swap and note.at > swap.at]
+            acks = [note for note in self._crew.notes if note.kind == "acknowledged" and swap and note.at > swap.at]
             return sum(note.writer != obeyed.writer for note in acks) >= _FROZEN_ACKS
 
-        self._until(others_go_on, f"the others go on while writer {obeyed.writer} is frozen {order.moment!s}")
+        self._crew.until(others_go_on, f"the others go on while writer {obeyed.writer} is frozen {order.moment!s}")
 
     def _check_late_swap(self, order: Order, obeyed: Note) -> None:
         """What a frozen combiner sends at last changes nothing: the table has moved on."""
@@ -212,7 +197,7 @@ class _Campaign:
 
         if order.moment not in (Moment.BEFORE_FILES, Moment.PREPARED, Moment.INSIDE):
             return
-        late = self._until(next_of_it, f"writer {obeyed.writer} goes on after it was frozen {order.moment!s}")
+        late = self._crew.until(next_of_it, f"writer {obeyed.writer} goes on after it was frozen {order.moment!s}")
         if late.kind == "acknowledged":
             # It looked for its commit id before it sent anything, and another had committed its ticket.
             self._report.late["not sent"] += 1
@@ -226,10 +211,7 @@ class _Campaign:
     # Writers
 
     def _start(self, writer: int, first: int = 0) -> None:
-        arguments = (self._plan.address, writer, first, self._desk, self._path(writer))
-        process = self._fork.Process(target=write, args=arguments)
-        process.start()
-        self._processes[writer] = process
+        self._crew.start(writer, write, self._plan.address, writer, first, self._desk, self._crew.path(writer))
 
     def _next_batch(self, obeyed: Note) -> int:
         """What a dead writer's next life begins with: the same batch again where its commit id makes that safe."""
@@ -238,55 +220,9 @@ class _Campaign:
         self._doubtful.add((obeyed.writer, obeyed.batch))
         return obeyed.batch + 1
 
-    def _finish(self) -> None:
-        self._desk.finish()
-        self._until(lambda: all(not each.is_alive() for each in self._processes.values()), "every writer ends")
-        # What they noted between the last look and their end.
-        self._read_notes()
-        codes = [each.exitcode for each in self._processes.values()]
-        if any(codes):
-            raise Violated(f"writers ended with the exit codes {codes}")
-
-    def end_all(self) -> None:
-        for process in self._processes.values():
-            if process.is_alive():
-                process.kill()
-            process.join()
-
-    def _path(self, writer: int) -> Path:
-        return self._plan.folder / f"notes-{writer}.jsonl"
-
-    # Notes
-
-    def _read_notes(self) -> None:
-        for writer in range(WRITERS):
-            if not self._path(writer).exists():
-                continue
-            with self._path(writer).open("rb") as file:
-                file.seek(self._read[writer])
-                data = file.read()
-            whole = data[: data.rfind(b"\n") + 1]
-            self._read[writer] += len(whole)
-            for line in whole.splitlines():
-                self._take(Note(**json.loads(line)))
-
     def _take(self, note: Note) -> None:
-        self._notes.append(note)
-        if note.kind == "failed":
-            raise Violated(f"writer {note.writer} failed by itself at its batch {note.batch}\n{note.text}")
         if note.kind == "acknowledged":
             self._acknowledged[note.writer].append(note.batch)
-
-    def _until(self, look: Callable[[], T | None], what: str) -> T:
-        end = time.monotonic() + _PATIENCE_S
-        while True:
-            self._read_notes()
-            found = look()
-            if found:
-                return found
-            if time.monotonic() > end:
-                raise Violated(f"waited {_PATIENCE_S:.0f} s in vain until {what}")
-            time.sleep(_LOOK_S)
 
 
 def _landed(note: Note) -> bool:
@@ -324,14 +260,7 @@ def _judge(plan: Plan, acknowledged: set[tuple[int, int]], doubtful: set[tuple[i
         if missing:
             yield f"{len(missing)} files that the table names are gone: {sorted(missing)[:5]}"
             return
-        for reader, rows in (("Frazil", table.scan()), ("PyIceberg", table.pyiceberg().scan())):
-            found = Counter(batches_in(rows.to_arrow()))
-            if lost := acknowledged - found.keys():
-                yield f"as {reader} reads it, {len(lost)} acknowledged batches are missing: {sorted(lost)[:5]}"
-            if twice := [each for each, times in found.items() if times > 1]:
-                yield f"as {reader} reads it, {len(twice)} batches are there more than once: {sorted(twice)[:5]}"
-            if foreign := found.keys() - acknowledged - doubtful:
-                yield f"as {reader} reads it, nobody has acknowledged {sorted(foreign)[:5]}"
+        yield from wrong_batches(table, acknowledged, doubtful)
         queue = lake.catalog.queue
         assert queue is not None
         left = queue.waiting(place_of(lake.catalog.name, Ident.parse(plan.table), table._metadata().uuid), 1000)
