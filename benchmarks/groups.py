@@ -556,7 +556,6 @@ class Bench:
         finally:
             if self.server is not None and database == "postgres":
                 self.server.drop_database(name)
-            shutil.rmtree(folder, ignore_errors=True)
 
     def _database(self, name: str) -> str:
         assert self.server is not None

@@ -520,6 +520,23 @@ def test_a_column_that_is_dropped_meanwhile_fails_alone(lake: frazil.Lake) -> No
     assert ids_in(table) == [1, 3]
 
 
+@pytest.mark.parametrize("lake", ["sqlite", "postgres"], indirect=True)
+@pytest.mark.parametrize("place_in_line", [0, 1, 2, 3])
+def test_who_differs_from_others_in_its_nulls_only_fails_alone(lake: frazil.Lake, place_in_line: int) -> None:
+    table = lake.table("shop.events")
+    table.append(rows(1))
+    given = [rows(2), rows(3), rows(4)]
+    given.insert(place_in_line, pa.table({"id": [5], "x": [None]}, schema=SCHEMA))
+    with meeting(lake) as met:
+        found = [met.write(table.append, each) for each in given]
+        with table.pyiceberg().update_schema(allow_incompatible_changes=True) as update:
+            update._set_column_requirement("x", required=True)
+    with pytest.raises(frazil.ConflictError, match="may not be null any more"):
+        found.pop(place_in_line).result()
+    assert [each.result().rows_inserted for each in found] == [1, 1, 1]
+    assert ids_in(table) == [1, 2, 3, 4]
+
+
 def test_p3_who_gives_up_withdraws_and_leaves_no_file(lake: frazil.Lake) -> None:
     table = lake.table("shop.events")
     table.append(rows(1))

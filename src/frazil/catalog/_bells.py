@@ -1,6 +1,7 @@
 """How a writer that waits in a queue is woken: a datagram on one host, LISTEN and NOTIFY through Postgres.
 
-Hints, all of it: a bell that nobody hears costs the time until the sleeper looks by itself.
+A bell that nobody hears costs the time until the sleeper looks by itself. Postgres rings for a transaction only when it
+has committed, so there the bell may bring the news as well, and saves who is woken the look.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import select
 import socket
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from frazil import _fork
@@ -154,8 +155,11 @@ class SocketBell:
                     with contextlib.suppress(OSError):
                         out.sendto(key.encode(), f"\0{where}")
 
-    def ring_at_commit(self, db: Db, sleepers: Sleepers) -> None:
+    def ring_at_commit(self, db: Db, sleepers: Sleepers, news: Mapping[str, bytes]) -> None:
         """SQLite rings nobody."""
+
+    def news(self, key: str) -> bytes | None:  # noqa: ARG002 - anybody on this host can send a datagram
+        return None
 
     def committed(self, sleepers: Sleepers) -> None:
         self.ring(sleepers)
@@ -186,6 +190,7 @@ class Session:
         self._connection: _Connection | None = None
         self._channel = f"frazil_{self._runtime.new_hex()}"
         self._held: set[str] = set()
+        self._news: dict[str, bytes] = {}
         self._stir: tuple[socket.socket, socket.socket] | None = None
 
     def after_fork_in_child(self) -> _Connection | None:
@@ -254,16 +259,28 @@ class Session:
                 with connection.lock:
                     connection.pgconn.consume_input()
                     while (notice := connection.pgconn.notifies()) is not None:
-                        found.append(notice.extra.decode(errors="replace"))
+                        found.append(self._understood(notice.extra.decode(errors="replace")))
         except Exception:  # noqa: BLE001 - the driver's errors, and what a closed socket raises
             # The connection is gone: the next one who sleeps opens another, and this one looks by itself.
             with contextlib.suppress(Exception):
                 connection.close()
         return found
 
-    def _heard(self, keys: Sequence[str]) -> None:
+    def _understood(self, message: str) -> str:
+        """The key that is called; the news about it are kept until they are asked for."""
+        key, _, news = message.partition(" ")
+        if news:
+            if len(self._news) > _MOST_UNHEARD:
+                self._news.clear()
+            self._news[key] = news.encode()
+        return key
+
+    def news(self, key: str) -> bytes | None:
+        return self._news.pop(key, None)
+
+    def _heard(self, message: str) -> None:
         # While another statement ran on this connection; who is listening has to be told.
-        self._rung.call(keys)
+        self._rung.call([self._understood(message)])
         if self._stir is not None:
             with contextlib.suppress(OSError):
                 self._stir[1].send(b".")
@@ -274,8 +291,9 @@ class Session:
             with contextlib.suppress(Exception):
                 self._run(sql, values)
 
-    def ring_at_commit(self, db: Db, sleepers: Sleepers) -> None:
-        sql, values = _notify(sleepers)
+    def ring_at_commit(self, db: Db, sleepers: Sleepers, news: Mapping[str, bytes]) -> None:
+        told = [(where, f"{key} {news[key].decode()}" if key in news else key) for where, key in sleepers]
+        sql, values = _notify(told)
         if values:
             db.execute(sql, values)
 
@@ -309,9 +327,9 @@ class Session:
                     connection.close()
 
 
-def _tell(session: Session | None, key: str) -> None:
+def _tell(session: Session | None, message: str) -> None:
     if session is not None:
-        session._heard([key])
+        session._heard(message)
 
 
 def _close_own(connection: _Connection, pid: int) -> None:
@@ -323,5 +341,5 @@ def _close_own(connection: _Connection, pid: int) -> None:
 def _notify(sleepers: Sleepers) -> tuple[str, list[str]]:
     known = [pair for pair in sleepers if pair[0].startswith("frazil_")]
     rows = ", ".join(["(?, ?)"] * len(known))
-    sql = f"SELECT pg_notify(channel, key) FROM (VALUES {rows}) AS sleepers (channel, key)"  # noqa: S608
+    sql = f"SELECT pg_notify(channel, message) FROM (VALUES {rows}) AS sleepers (channel, message)"  # noqa: S608
     return sql, [text for pair in known for text in pair]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -45,8 +45,11 @@ class Bell(Protocol):
     def ring(self, sleepers: Sequence[tuple[str, str]]) -> None:
         """Wake (address, key)."""
 
-    def ring_at_commit(self, db: Db, sleepers: Sequence[tuple[str, str]]) -> None:
-        """The same, when the transaction commits."""
+    def ring_at_commit(self, db: Db, sleepers: Sequence[tuple[str, str]], news: Mapping[str, bytes]) -> None:
+        """The same, when the transaction commits, and if it does; ``news``, by key, may come along."""
+
+    def news(self, key: str) -> bytes | None:
+        """What a transaction that has committed said about ``key``, told once. None: it is to be looked up."""
 
     def committed(self, sleepers: Sequence[tuple[str, str]]) -> None:
         """The transaction has committed: for databases that cannot ring by themselves."""

@@ -35,7 +35,7 @@ class TicketsGone(Exception):
 
 
 class SqlQueue:
-    """A CommitQueue over one table. Truth is what a row says; waking is a hint."""
+    """A CommitQueue over one table. Truth is what a row says, or what was sent when the row was changed."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -92,6 +92,8 @@ class SqlQueue:
         return bool(self._repeated(lambda: self._engine.write_value(sql, values)))
 
     def verdict(self, key: str) -> Verdict | None:
+        if (news := self._bell.news(key)) is not None:
+            return Verdict(Fate.COMMITTED, news)
         sql = f"SELECT state, outcome FROM {QUEUE} WHERE ticket = ?"  # noqa: S608
         row = self._engine.read(lambda db: db.execute(sql, (key,)).fetchone())
         return None if row is None else Verdict(Fate(row[0]), bytes(row[1]))
@@ -174,7 +176,7 @@ class SqlQueue:
         self._settled += 1
         if self._settled % _CLEAN_EVERY == 0:
             self._forget_old(db)
-        self._bell.ring_at_commit(db, settlement.wake)
+        self._bell.ring_at_commit(db, settlement.wake, settlement.committed)
 
     def settled(self, settlement: Settlement) -> None:
         """After its commit."""

@@ -330,7 +330,7 @@ class Chain:
         if write.branch != MAIN and write.branch not in head.refs:
             # Made by this very commit: nobody else can have written to it.
             return History((), base_is_ancestor=True)
-        if not _looks_back(write, building.metadata if building.others else head):
+        if not looks_back(write, building):
             return History((), base_is_ancestor=True)
         landed = history(self._storage, head, write.branch, write.base, self._kept_changes(head))
         return replace(landed, changes=(*landed.changes, *building.others))
@@ -527,8 +527,9 @@ def _names(write: Write) -> set[str]:
     return {file.file_path for file in (*write.removed, *write.added)} | set(write.positions)
 
 
-def _looks_back(write: Write, head: TableMetadata) -> bool:
+def looks_back(write: Write, building: Building) -> bool:
     """Whether anything that landed since can matter. Rows added blindly only mind rows that were deleted (P23)."""
+    head = building.metadata if building.others else building.head.metadata
     if write.removed or write.positions or write.reads or write.unneeded or not write.owns_files:
         return True
     if write.on_deleted == "keep":

@@ -10,14 +10,14 @@ One metadata file, one swap; all fates in the swap's own transaction (rules P1 t
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from frazil.catalog.base import Catalog, CommitRecord, Settlement, Waiting
 from frazil.catalog.records import COMMIT_DIGEST, COMMIT_ID
 from frazil.commit import tickets
 from frazil.commit.carry import unmoved
-from frazil.commit.chain import Boarded, Building, Chain, Draft, Refused, Step, Told, parent_of
+from frazil.commit.chain import Boarded, Building, Chain, Draft, Refused, Step, Told, looks_back, parent_of
 from frazil.commit.intents import IntentConflict
 from frazil.commit.look import Glance, Looking, NeedsLook
 from frazil.commit.manifests import FilesMissing, OperationManifests
@@ -118,6 +118,7 @@ class Group:
         self._records: list[CommitRecord] = []
         self._merged: set[str] = set()
         """Manifests that members put others in the place of."""
+        self._standing: set[Hashable] = set()
 
     def board(self, building: Building, mine: Step | None) -> Boarded:
         known = self._known_ids(building)
@@ -169,10 +170,20 @@ class Group:
         if write.staged_since_ms is not None and may_be_cleaned_up(write.staged_since_ms, now, properties):
             raise NeedsLook
         # Who gets a snapshot of its own is checked when its turn comes, against the others, too.
-        if self._shares(member) and not self._chain(write).stands(building):
-            raise NeedsLook
+        if self._shares(member):
+            self._check_standing(write, building)
         if write.merges:
             self._take_parts(write, building)
+
+    def _check_standing(self, write: Write, building: Building) -> None:
+        """Raises NeedsLook and Refused. Of those that are alike in all but their files, one is checked for all."""
+        alike = _alike(write)
+        if alike in self._standing:
+            return
+        if not self._chain(write).stands(building):
+            raise NeedsLook
+        if not looks_back(write, building):
+            self._standing.add(alike)
 
     def _take_parts(self, write: Write, building: Building) -> None:
         """Raises NeedsLook where a manifest that goes into a merge is not there, or somebody else merges it, too."""
@@ -329,6 +340,14 @@ def _bounded(waiting: Sequence[Waiting]) -> Iterable[Waiting]:
         if size > MOST_BYTES:
             return
         yield each
+
+
+def _alike(write: Write) -> Hashable:
+    """All that is checked of rows that come, where nothing that has landed can matter to them."""
+    on = (write.table_uuid, write.branch, write.base, write.isolation, write.on_deleted)
+    columns = (write.schema_id, tuple(write.written_ids.items()), write.nullable_ids)
+    keys = (write.keys, write.key_spec_id, frozenset(write.new_specs))
+    return (write.kind, write.brings_rows, on, columns, keys)
 
 
 def _knows_base(write: Write, head: TableMetadata) -> bool:

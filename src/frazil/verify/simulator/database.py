@@ -7,7 +7,7 @@ loss of power rolls back.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -282,8 +282,11 @@ class SimulatedBell:
             elif each in self._sleepers:
                 self._process.world.schedule.wake(self._sleepers[each])
 
-    def ring_at_commit(self, db: Db, sleepers: Sequence[tuple[str, str]]) -> None:
+    def ring_at_commit(self, db: Db, sleepers: Sequence[tuple[str, str]], news: Mapping[str, bytes]) -> None:
         """``committed`` does it."""
+
+    def news(self, key: str) -> bytes | None:  # noqa: ARG002 - it is looked up, by way of the faults
+        return None
 
     def committed(self, sleepers: Sequence[tuple[str, str]]) -> None:
         self.ring(sleepers)
