@@ -156,6 +156,8 @@ class _Campaign:
                 return self._frozen(self._chance.randrange(WRITERS))
             case Fault.KILL_AT | Fault.FREEZE_AT:
                 return self._at_a_moment(Deed.DIE if fault is Fault.KILL_AT else Deed.FREEZE)
+            case Fault.REPEAT:
+                return self._at_a_moment(Deed.REPEAT, Moment.SWAPPED)
             case Fault.FULL | Fault.READ_ONLY | Fault.SLOW:
                 return self._on_a_disk(fault)
             case Fault.CUT_BEFORE | Fault.CUT_AFTER:
@@ -179,17 +181,18 @@ class _Campaign:
             os.kill(process.pid, signal.SIGCONT)
         return True
 
-    def _at_a_moment(self, deed: Deed) -> bool:
+    def _at_a_moment(self, deed: Deed, moment: Moment | None = None) -> bool:
         self._orders += 1
-        order = Order(self._orders, self._chance.choice(list(Moment)), deed)
+        order = Order(self._orders, moment or self._chance.choice(list(Moment)), deed)
         self._desk.give(order)
         end = time.monotonic() + _MOMENT_S
         while (obeyed := self._obeyed(order)) is None and time.monotonic() < end:
             time.sleep(_LOOK_S)
-        # Whoever comes too late finds another order.
-        self._desk.give(Order(0, order.moment, Deed.FREEZE) if obeyed is None else order)
+        self._desk.clear()
         if obeyed is None:
             return self._let_off(order)
+        if deed is Deed.REPEAT:
+            return True
         if deed is Deed.DIE:
             self._crew.processes[obeyed.writer].join()
             self._start_again(obeyed.writer)
@@ -214,7 +217,7 @@ class _Campaign:
         if order.deed is Deed.DIE:
             self._crew.processes[obeyed.writer].join()
             self._start_again(obeyed.writer)
-        else:
+        elif order.deed is Deed.FREEZE:
             process = self._crew.processes[obeyed.writer]
             assert process.pid is not None
             os.waitid(os.P_PID, process.pid, os.WSTOPPED)

@@ -22,6 +22,7 @@ class Fault(enum.StrEnum):
     FULL = "disk full"
     READ_ONLY = "disk read-only"
     SLOW = "disk slow"
+    REPEAT = "swap sent again, now and late"
     CUT_BEFORE = "request cut off"
     CUT_AFTER = "answer cut off"
     CUT_ALL = "every connection cut"
@@ -39,6 +40,7 @@ EVERYWHERE = (
     Fault.FULL,
     Fault.READ_ONLY,
     Fault.SLOW,
+    Fault.REPEAT,
 )
 ON_POSTGRES = (*EVERYWHERE, Fault.CUT_BEFORE, Fault.CUT_AFTER, Fault.CUT_ALL, Fault.DELAY, Fault.TERMINATE)
 RARE = (Fault.RESTART, Fault.CRASH)

@@ -39,6 +39,9 @@ def write(address: Address, writer: int, first: int, desk: Desk, notes_path: Pat
         order = desk.take(moment)
         if order is not None:
             notes.add("obeyed", order=order.number, batch=number)
+            if order.deed is Deed.REPEAT:
+                watched.repeat()
+                return
             os.kill(os.getpid(), signal.SIGKILL if order.deed is Deed.DIE else signal.SIGSTOP)
 
     try:

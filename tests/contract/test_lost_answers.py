@@ -230,3 +230,25 @@ def test_a_server_that_is_down_is_said_so_and_found_again(own_server: PostgresSe
         assert store.swap(EVENTS, "v0", "v1", None) == Committed("v1")
     finally:
         store.close()
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_connection_that_is_cut_at_its_password_is_no_refusal(
+    postgres_uri: str, postgres_server: PostgresServer, proxy: LossyProxy, when: str
+) -> None:
+    proxy.cut(rb"SCRAM-SHA-256", when)
+    with pytest.raises(CatalogUnavailable, match="cannot be reached"):
+        PostgresStore(postgres_server.uri(postgres_uri.rsplit("/", 1)[1], port=proxy.port))
+    assert proxy.cuts == 1
+
+
+def test_a_server_that_has_no_room_left_is_no_refusal(postgres_uri: str) -> None:
+    role = f"crowded_{postgres_uri.rsplit('/', 1)[1]}"
+    with psycopg.connect(postgres_uri, autocommit=True) as connection:
+        connection.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'x' CONNECTION LIMIT 0".encode())
+        try:
+            user = postgres_uri.split("://")[1].split("@", maxsplit=1)[0]
+            with pytest.raises(CatalogUnavailable, match="too many connections"):
+                PostgresStore(postgres_uri.replace(user, f"{role}:x", 1))
+        finally:
+            connection.execute(f"DROP ROLE {role}".encode())

@@ -20,8 +20,10 @@ import pytest
 
 import frazil
 from frazil import cli, observe
+from frazil.catalog._sql import TABLES, SqlStore
 from frazil.commit import conflicts
 from frazil.commit.checks import Check
+from frazil.commit.loop import Phase
 from frazil.read.scan import Scan
 from frazil.verify.checker import Kind, Level, Outcome, Read, Report, Transaction, Version, Write, check
 from frazil.verify.checker.from_lake import versions_of
@@ -360,6 +362,35 @@ def test_write_skew_is_refused_at_serializable(lake: frazil.Lake, tmp_path: Path
     history = history_of(lake, tmp_path / "h")
     assert [each.outcome for each in history.transactions].count(Outcome.FAILED) == 1
     assert judged(history).is_clean
+
+
+@pytest.mark.parametrize("is_atomic", [True, False])
+def test_a_catalog_that_is_not_atomic_loses_a_write_that_was_acknowledged(
+    lake: frazil.Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_atomic: bool
+) -> None:
+    table = lake.table("ns.r")
+    swap = SqlStore._swap
+
+    def looks_and_then_writes(self: SqlStore, db: Any, what: Any) -> Any:
+        # Whatever the pointer says by now, it is taken for what it said when the writer looked.
+        db.execute(f"UPDATE {TABLES} SET metadata_location = ? WHERE table_name = ?", (what.expected, what.ident.name))
+        return swap(self, db, what)
+
+    if not is_atomic:
+        monkeypatch.setattr(SqlStore, "_swap", looks_and_then_writes)
+    rivals = iter([lambda: table.append([row(2, 2)])])
+
+    def overtaken(phase: Phase, _attempt: int) -> None:
+        for rival in rivals if phase is Phase.PREPARED else ():
+            rival()
+
+    with recording(tmp_path / "h", VALUES):
+        table.append([row(1, 1)], on_phase=overtaken)
+        table.scan().to_arrow()
+    report = judged(history_of(lake, tmp_path / "h"))
+    assert report.is_clean == is_atomic
+    assert (Kind.LOST_WRITE in kinds(report)) == (not is_atomic)
+    assert (report.holds("ns.r") is None) == (not is_atomic)
 
 
 Between = tuple[str, str, Kind]

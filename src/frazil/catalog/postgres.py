@@ -412,11 +412,12 @@ def _translate(error: Any, shown: str) -> Exception:
     )
 
 
+_NO_ENTRY = re.compile(r'password|authentication|pg_hba\.conf|role "[^"]*" (does not exist|is not permitted)')
 _NO_DATABASE = re.compile(r'database "[^"]*" does not exist')
 
 
 def _connect_error(error: Any, shown: str) -> FrazilError:
-    """Why a connection could not be made. libpq gives no SQLSTATE here: flags of the connection, then its words."""
+    """Why a connection could not be made. libpq gives no SQLSTATE here, only words."""
     words = _first_line(str(error))
     if _NO_DATABASE.search(words):
         return InvalidInput(
@@ -424,8 +425,8 @@ def _connect_error(error: Any, shown: str) -> FrazilError:
             evidence=words,
             advice="Create it (createdb), or check the URI",
         )
-    asked = error.pgconn is not None and (error.pgconn.needs_password or error.pgconn.used_password)
-    if asked or "pg_hba.conf" in words or (error.sqlstate or "")[:2] == "28":
+    # That a password was asked for says nothing: a connection may break, and a server be full, after it was given.
+    if _NO_ENTRY.search(words) or (error.sqlstate or "")[:2] == "28":
         return PermissionDenied(
             f"{shown} refuses this user or password", evidence=words, advice="Check both, and the server's pg_hba.conf"
         )

@@ -119,6 +119,8 @@ class Group:
         self._merged: set[str] = set()
         """Manifests that members put others in the place of."""
         self._standing: set[Hashable] = set()
+        self._rebased: dict[tuple[int, int | None], int] = {}
+        """(snapshot, base) → how many snapshots came in between: many have the same base, which may be far back."""
 
     def board(self, building: Building, mine: Step | None) -> Boarded:
         known = self._known_ids(building)
@@ -295,7 +297,7 @@ class Group:
     def _landed(self, building: Building, member: _Member, snapshot_id: int | None, *, is_shared: bool) -> None:
         metadata, write, index = building.metadata, member.write, len(self._outcomes) + 1
         number = metadata.last_sequence_number
-        rebased = 0 if snapshot_id is None or write is None else _rebased_over(metadata, snapshot_id, write)
+        rebased = 0 if snapshot_id is None or write is None else self._rebased_over(metadata, snapshot_id, write)
         seen = snapshot_id if snapshot_id is not None else metadata.ref_snapshot_id(MAIN)
         self._outcomes[member.key] = Told(seen, number, index, is_shared, rebased)
         if member.identity.given and self._catalog.capabilities.records_commit_ids:
@@ -309,6 +311,12 @@ class Group:
                     summary=counts_of(member.parcel),
                 )
             )
+
+    def _rebased_over(self, metadata: TableMetadata, snapshot_id: int, write: Write) -> int:
+        way = snapshot_id, write.base.snapshot_id
+        if way not in self._rebased:
+            self._rebased[way] = _rebased_over(metadata, *way)
+        return self._rebased[way]
 
 
 def counts_of(parcel: tickets.Parcel) -> dict[str, int]:
@@ -371,10 +379,10 @@ def _as_it_travels(step: Step) -> Write:
     return replace(step.write, added=(), bundles=bundles) if bundles else step.write
 
 
-def _rebased_over(metadata: TableMetadata, snapshot_id: int, write: Write) -> int:
+def _rebased_over(metadata: TableMetadata, snapshot_id: int, base_id: int | None) -> int:
     count = -1
     for each in metadata.ancestors(snapshot_id):
-        if each.snapshot_id == write.base.snapshot_id or count > _FAR_BACK:
+        if each.snapshot_id == base_id or count > _FAR_BACK:
             break
         count += 1
     return max(0, count)

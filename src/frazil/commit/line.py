@@ -29,7 +29,8 @@ _BUSY_S = 1.5
 """How long a writer that has met others goes straight to the queue."""
 _FOREIGN_S = 60.0
 WINDOW_S = 0.04
-"""How long a group waits, at most, for those who were in the one before."""
+"""How long a group of twenty waits, at most, for those who were in the one before; it takes more of them longer."""
+_LONGEST_WINDOW_S = 0.2
 _LOOK_S = 0.003
 GAP_S = 0.2
 """Left open for writers who do not know the queue: longer than an attempt of theirs takes (rule P8)."""
@@ -256,7 +257,7 @@ class Line:
             # Others may wait for the turn as I did, and each of them needs it for itself.
             return
         others = seen.group_size - (self.ticket is None)
-        end = now + WINDOW_S
+        end = now + min(WINDOW_S * max(1.0, others / 20), _LONGEST_WINDOW_S)
         while others > 0 and self._runtime.monotonic() < end:
             missing = others - self._queue.count(self.place)
             if missing <= 0:

@@ -20,6 +20,7 @@ class Moment(enum.StrEnum):
 class Deed(enum.StrEnum):
     DIE = "die"
     FREEZE = "freeze"
+    REPEAT = "send the swap again, now and late"
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,10 @@ class Desk:
         draft = self._folder / "draft"
         draft.write_text(f"{order.number}\n{order.moment}\n{order.deed}")
         draft.rename(self._current)
+
+    def clear(self) -> None:
+        """Whoever comes now finds no order."""
+        self._current.unlink(missing_ok=True)
 
     def take(self, moment: Moment) -> Order | None:
         """The current order, if it is for this moment and nobody else has taken it."""

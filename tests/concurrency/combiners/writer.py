@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -18,6 +19,7 @@ from concurrency.writers import Address, batch
 from frazil.catalog._db import Db
 from frazil.catalog.base import Head, Outcome, Prepared, Proposal, Settlement, Ticket
 from frazil.commit.loop import Phase
+from frazil.errors import FrazilError
 from frazil.model import Commit, Ident
 
 _MOMENTS = {
@@ -61,6 +63,8 @@ class Watched:
         self._has_turn = False
         self._own: str | None = None
         self._others = 0
+        self._last: Prepared | None = None
+        self._late: Prepared | None = None
         self._obey = obey
         self._notes = notes
         self._try_turn, self._prepare, self._swap = catalog.try_turn, catalog.prepare, catalog.swap
@@ -91,9 +95,10 @@ class Watched:
 
         return give_back
 
-    def put(self, ticket: Ticket, lives_ms: int) -> None:
+    def put(self, ticket: Ticket, lives_ms: int) -> bool:
         self._own = ticket.key
-        self._put(ticket, lives_ms)
+        has_company: bool = self._put(ticket, lives_ms)
+        return has_company
 
     def prepare(self, ident: Ident, head: Head, proposal: Proposal) -> Prepared:
         settled = () if proposal.settlement is None else proposal.settlement.committed
@@ -102,9 +107,24 @@ class Watched:
         return prepared
 
     def swap(self, prepared: Prepared) -> Outcome:
+        if self._late is not None:
+            late, self._late = self._late, None
+            self._send_again(late)
+        self._last = prepared
         outcome: Outcome = self._swap(prepared)
         self._notes.add("swapped", text=type(outcome).__name__, group_size=self._others + 1)
         return outcome
+
+    def repeat(self) -> None:
+        """The swap arrives once more now, and again much later, as if something on the way had kept a copy."""
+        if self._last is not None:
+            self._send_again(self._last)
+            self._late = self._last
+
+    def _send_again(self, prepared: Prepared) -> None:
+        # Nobody waits for what is answered to a copy.
+        with contextlib.suppress(FrazilError):
+            self._swap(prepared)
 
     def settle(self, db: Db, settlement: Settlement) -> None:
         """Within the swap's transaction, which commits after it."""
