@@ -96,6 +96,11 @@ bench-contention: $(READY) ## Measure 1 to 100 writers on one table beside Icebe
 bench-groups: $(READY) ## Measure 30 writers that commit together: mixed operations beside a model, and a table that grows old
 	$(BIN)/python benchmarks/groups.py $(ARGS)
 
+.PHONY: isolation
+isolation: $(READY) ## One workload on Frazil, PyIceberg, Iceberg Java, delta-rs and DuckLake, under the history checker (ARGS="--show pyiceberg-upsert")
+	@.ci/java-check
+	PATH="$(CURDIR)/.tools/bin:$$PATH" UV_PROJECT_ENVIRONMENT=$(VENV) uv run --frozen --group bench python benchmarks/isolation.py $(ARGS)
+
 .PHONY: histories
 histories: $(READY) ## Thousands of random commits, also by 8 processes on SQLite and Postgres, beside a sequential model
 	$(BIN)/python -m tests.concurrency.histories --seeds 20 --sessions 150 $(ARGS)

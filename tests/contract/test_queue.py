@@ -17,7 +17,7 @@ from contract.samples import EVENTS
 from frazil.catalog._queue import QUEUE
 from frazil.catalog.base import RESERVATION, CommitRecord, Committed, Fate, Settlement, Stale, Ticket, Verdict
 from frazil.catalog.memory import MemoryStore
-from frazil.catalog.postgres import PostgresStore
+from frazil.catalog.postgres import PostgresStore, _Db
 from frazil.catalog.sqlite import SqliteStore
 
 UUID, PLACE = "table-uuid", "place"
@@ -187,26 +187,28 @@ def test_a_sleeper_is_woken_by_the_swap_that_takes_its_ticket(store: Any) -> Non
 
 
 def test_p1_the_bell_of_postgres_brings_what_was_committed_and_nothing_else(postgres_uri: str) -> None:
-    with closing(PostgresStore(postgres_uri)) as store, psycopg.connect(postgres_uri, autocommit=True) as other:
+    with closing(PostgresStore(postgres_uri)) as store, psycopg.connect(postgres_uri) as other:
         store.create_namespace(("shop",), {})
         store.insert(EVENTS, "v0")
-        assert store.queue is not None
-        where = store.queue.address()
+        queue: Any = store.queue
+        where = queue.address()
         for key in "abc":
-            store.queue.put(ticket(key, wake=where), LONG)
-        # The first one is rolled back: "c" does not wait any more when the swap comes to it.
-        store.queue.withdraw("c")
-        lost = Settlement({"a": b"[1]", "c": b"[1]"}, wake=((where, "a"), (where, "c")))
-        assert swap(store, "v0", "v1", lost) == Stale("v0")
-        assert swap(
-            store, "v0", "v2", Settlement({"a": b"[2]"}, ("b",), wake=((where, "a"), (where, "b")))
-        ) == Committed("v2")
+            queue.put(ticket(key, wake=where), LONG)
+        queue._bell.ring_at_commit(_Db(other), ((where, "a"),), {"a": b"[1]"})
+        other.rollback()
+        # What is sent later is heard later.
+        queue.wake(((where, "c"),))
+        queue.sleep("c", 60.0)
+        assert queue.verdict("a") == Verdict(Fate.WAITING), "nothing was committed"
+        settlement = Settlement({"a": b"[2]"}, ("b",), wake=((where, "a"), (where, "b")))
+        assert swap(store, "v0", "v1", settlement) == Committed("v1")
         for key in "ab":
-            store.queue.sleep(key, 60.0)
-        other.execute(f"UPDATE {QUEUE} SET outcome = 'looked up' WHERE ticket IN ('a', 'b')")
-        assert store.queue.verdict("a") == Verdict(Fate.COMMITTED, b"[2]"), "without a look"
-        assert store.queue.verdict("a") == Verdict(Fate.COMMITTED, b"looked up"), "told once"
-        assert store.queue.verdict("b") == Verdict(Fate.RETURNED, b"looked up")
+            queue.sleep(key, 60.0)
+        other.execute(f"UPDATE {QUEUE} SET outcome = 'looked up' WHERE ticket IN ('a', 'b')".encode())
+        other.commit()
+        assert queue.verdict("a") == Verdict(Fate.COMMITTED, b"[2]"), "without a look"
+        assert queue.verdict("a") == Verdict(Fate.COMMITTED, b"looked up"), "told once"
+        assert queue.verdict("b") == Verdict(Fate.RETURNED, b"looked up")
 
 
 def test_threads_of_one_process_wake_by_their_own_tickets(store: Any) -> None:

@@ -35,6 +35,15 @@ MUTANTS = (
         tests="test_p1_ or test_p2_ or test_groups",
     ),
     Mutant(
+        "news are sent before what they tell has committed",
+        "P1",
+        "frazil.catalog._bells:Session.ring_at_commit",
+        "db.execute(sql, values)",
+        "self._run(sql, values)",
+        tests="the_bell_of_postgres",
+        is_simulated=False,
+    ),
+    Mutant(
         "a withdrawal's answer is not read",
         "P1",
         "frazil.commit.loop:_Loop._left_the_line",
@@ -369,6 +378,15 @@ MUTANTS = (
         "frazil.commit.conflicts:_spec_listed",
         "missing = write.new_specs - head.specs().keys()",
         "missing: set[int] = set()",
+        is_simulated=False,
+    ),
+    Mutant(
+        "appends that differ in their columns are taken for alike",
+        "P16",
+        "frazil.commit.group:_alike",
+        "columns = (write.schema_id, tuple(write.written_ids.items()), write.nullable_ids)",
+        "columns = (write.schema_id,)",
+        tests="nulls_only",
         is_simulated=False,
     ),
     Mutant(

@@ -378,11 +378,11 @@ def test_a_catalog_that_is_not_atomic_loses_a_write_that_was_acknowledged(
 
     if not is_atomic:
         monkeypatch.setattr(SqlStore, "_swap", looks_and_then_writes)
-    rivals = iter([lambda: table.append([row(2, 2)])])
+    rivals = iter([row(2, 2)])
 
     def overtaken(phase: Phase, _attempt: int) -> None:
         for rival in rivals if phase is Phase.PREPARED else ():
-            rival()
+            table.append([rival])
 
     with recording(tmp_path / "h", VALUES):
         table.append([row(1, 1)], on_phase=overtaken)
