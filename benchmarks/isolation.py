@@ -203,7 +203,8 @@ def show(name: str, keep: Path | None) -> int:
 
 def in_words(note: Note) -> str:
     if note.key is None:
-        return f"{note.id} reads all rows: {', '.join(f'{key} = {value}' for key, value in sorted(map(tuple, note.rows)))}"
+        rows = ", ".join(f"{key} = {value}" for key, value in sorted(map(tuple, note.rows)))
+        return f"{note.id} reads all rows: {rows}"
     read = "nothing" if not note.seen else ", ".join(map(str, note.seen))
     end = {"ok": "committed", "failed": "refused"}.get(note.outcome, note.outcome)
     why = "" if note.problem is None else f" ({note.problem.splitlines()[0]})"
