@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import psycopg
 
 import frazil
-from chaos.faults import EVERYWHERE, ON_DISKS, ON_POSTGRES, RARE, Fault, Switch
+from chaos.faults import EVERYWHERE, KILLS_AND_CUTS, ON_DISKS, ON_POSTGRES, RARE, Fault, Switch
 from chaos.proxy import PATTERNS, ProxyProcess
 from chaos.writer import write
 from concurrency.combiners.campaign import missing_files
@@ -37,6 +37,7 @@ _MOMENT_S = 5.0
 _PROGRESS = 3
 """So many batches are acknowledged after each fault."""
 _RARE_EVERY = 25
+_OFTEN = 3
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,8 @@ class Report:
 
     def __str__(self) -> str:
         told = ", ".join(f"{count} {what}" for what, count in sorted(self.told.items()))
-        lines = [f"{self.faults.total()} faults in {self.seconds:.0f} s; batches: {told}"]
+        hard = sum(self.faults[fault] for fault in KILLS_AND_CUTS)
+        lines = [f"{self.faults.total()} faults ({hard} kills and cuts) in {self.seconds:.0f} s; batches: {told}"]
         lines += [f"  {fault:34} {self.faults[fault]:6}" for fault in Fault if self.faults[fault]]
         lines += [f"VIOLATION {each}" for each in self.violations]
         return "\n".join(lines or ["nothing happened"])
@@ -136,8 +138,9 @@ class _Campaign:
         return self._report
 
     def _faults(self) -> Iterator[Fault]:
-        """Every usual kind equally often, in random order; every so-many-th is one of the rare ones."""
-        usual = EVERYWHERE if self._server is None else ON_POSTGRES
+        """Kills and cuts more often than the rest, in random order; every so-many-th is one of the rare ones."""
+        kinds = EVERYWHERE if self._server is None else ON_POSTGRES
+        usual = [fault for fault in kinds for _ in range(_OFTEN if fault in KILLS_AND_CUTS else 1)]
         found = [usual[number % len(usual)] for number in range(self._plan.faults)]
         self._chance.shuffle(found)
         for number, fault in enumerate(found, 1):

@@ -41,8 +41,7 @@ def _campaigns(database: str, faults: int, seed: int, keep: Path | None) -> Repo
     for number, size in enumerate(legs):
         with _folder(keep, f"{database}-{number}") as folder:
             total.add(run_apart(Plan(database, folder, size, seed * 1000 + number)))
-        if sys.stderr.isatty():
-            sys.stderr.write(f"{database}: {total.faults.total()} of {faults}\n")
+        sys.stderr.write(f"{database}: {total.faults.total()} of {faults}, {len(total.violations)} violations\n")
         if total.violations:
             break
     print(f"{database}: {len(total.violations)} violations. {total}", flush=True)

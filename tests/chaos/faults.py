@@ -45,6 +45,15 @@ EVERYWHERE = (
 ON_POSTGRES = (*EVERYWHERE, Fault.CUT_BEFORE, Fault.CUT_AFTER, Fault.CUT_ALL, Fault.DELAY, Fault.TERMINATE)
 RARE = (Fault.RESTART, Fault.CRASH)
 """They take seconds."""
+KILLS_AND_CUTS = (
+    Fault.KILL,
+    Fault.KILL_AT,
+    Fault.CUT_BEFORE,
+    Fault.CUT_AFTER,
+    Fault.CUT_ALL,
+    Fault.TERMINATE,
+    *RARE,
+)
 ON_DISKS = {Fault.FULL: "full", Fault.READ_ONLY: "read-only", Fault.SLOW: "slow"}
 
 

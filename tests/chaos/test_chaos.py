@@ -14,7 +14,7 @@ NEED_SOMEBODY = {Fault.KILL_AT, Fault.FREEZE_AT, Fault.REPEAT, Fault.CUT_BEFORE,
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(("database", "faults"), [("sqlite", 24), ("postgres", 28)])
+@pytest.mark.parametrize(("database", "faults"), [("sqlite", 24), ("postgres", 50)])
 def test_whatever_happens_every_acknowledged_batch_is_there_once(database: str, faults: int, tmp_path: Path) -> None:
     report = run_apart(Plan(database, tmp_path, faults, seed=20_26))
     print(report)

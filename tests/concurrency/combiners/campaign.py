@@ -85,7 +85,7 @@ class Report:
             f"{self.groups.total()} swaps landed, {self.shared} with a group, the largest of {largest}",
         ]
         for moment in Moment:
-            died, froze = (self.rounds[moment, deed] for deed in Deed)
+            died, froze = (self.rounds[moment, deed] for deed in (Deed.DIE, Deed.FREEZE))
             lines.append(f"  {moment:38} {died:5} died {froze:5} froze")
         late = ", ".join(f"{count} {name}" for name, count in sorted(self.late.items()))
         lines.append(f"late swaps of the frozen: {late or 'none'}")
