@@ -158,15 +158,6 @@ MUTANTS = (
         tests="test_p5_ or (test_races and swap)",
     ),
     Mutant(
-        "a transaction that lost is committed all the same",
-        "P5",
-        "frazil.catalog._sql:SqlStore._send",
-        "keep=lambda outcome: isinstance(outcome, Committed)",
-        "keep=None",
-        tests="test_p5_ or test_catalogs",
-        is_simulated=False,
-    ),
-    Mutant(
         "swaps are not durable",
         "P5",
         "frazil.catalog._sql:SqlStore._send",
@@ -378,6 +369,7 @@ MUTANTS = (
         "frazil.commit.conflicts:_spec_listed",
         "missing = write.new_specs - head.specs().keys()",
         "missing: set[int] = set()",
+        tests="test_against_the_head",
         is_simulated=False,
     ),
     Mutant(

@@ -410,6 +410,22 @@ def test_a_conflict_fails_alone(lake: frazil.Lake) -> None:
     assert ids_in(table) == [2, 7, 9]
 
 
+def test_p4_who_comes_along_is_checked_against_who_takes_it_along(
+    lake: frazil.Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(line, "_COURTESY", 1_000_000)
+    table = lake.table("shop.events")
+    table.append(rows(1, 2))
+    with meeting(lake) as met:
+        doomed, fine = (met.write(table.append, rows(number)) for number in (8, 9))
+        deleting = met.write(table.delete, "id in (1, 8)")
+    with pytest.raises(frazil.ConflictError, match="deleted meanwhile"):
+        doomed.result()
+    assert deleting.result().snapshot_id != fine.result().snapshot_id
+    assert fine.result().group_size == 2
+    assert ids_in(table) == [2, 9]
+
+
 def test_an_operation_that_reads_takes_the_others_along(lake: frazil.Lake) -> None:
     table = lake.table("shop.events")
     table.append(rows(1, 2))

@@ -123,14 +123,14 @@ def test_p14_new_entries_inherit_and_old_ones_are_explicit(parted: frazil.Table,
             assert manifest.sequence_number == done.sequence_number
             for record in raw_entries(parted, manifest):
                 statuses.add(record["status"])
-                _check_inheritance(record)
+                _check_inheritance(record, done)
             for entry in read_manifest(parted._lake.storage, manifest, live_only=False):
                 if entry.status == ADDED:
                     assert entry.snapshot_id == done.snapshot_id
     assert statuses == {EXISTING, ADDED, DELETED}
 
 
-def _check_inheritance(record: dict[str, Any]) -> None:
+def _check_inheritance(record: dict[str, Any], done: frazil.Commit) -> None:
     if record["status"] == EXISTING:
         assert None not in (record["snapshot_id"], record["sequence_number"], record["file_sequence_number"])
         return
@@ -138,6 +138,7 @@ def _check_inheritance(record: dict[str, Any]) -> None:
     if record["status"] == ADDED:
         # A rewrite's output has a data sequence number of its own (P20); when it came is inherited all the same.
         assert record["file_sequence_number"] is None
+        assert record["sequence_number"] is None or record["sequence_number"] < done.sequence_number
     else:
         assert None not in (record["sequence_number"], record["file_sequence_number"])
 
