@@ -17,7 +17,7 @@ from frazil.catalog.memory import MemoryStore
 from frazil.catalog.pointer import PointerCatalog
 from frazil.commit.intents import ExpireSnapshots, NewRef, PropertyChange
 from frazil.commit.loop import CommitContext, Phase, commit
-from frazil.commit.operations import Identity, MetadataChange, Write
+from frazil.commit.operations import Base, Identity, Kind, MetadataChange, Write
 from frazil.commit.retry import Retry
 from frazil.errors import (
     CatalogUnavailable,
@@ -657,6 +657,23 @@ def test_an_id_outlives_the_snapshot_that_carried_it(world: World) -> None:
     _replace_head(world, head.location, {"snapshots": newest})
     assert world.append("again", identity=given()).already_committed
     assert world.live_files() == ["later", "mine"]
+
+
+def test_p26_files_that_are_not_in_the_table_cannot_be_replaced(world: World) -> None:
+    world.append("a")
+    head = world.referee.load(IDENT).metadata
+    base = Base(head.ref_snapshot_id("main"), head.last_sequence_number)
+    # Nothing has landed since the base, so no check of what others did can find it out.
+    never = DataFile("memory://w/t/data/never.parquet", record_count=10, file_size_in_bytes=4)
+    with pytest.raises(ConflictError, match="not in the table any more") as refused:
+        commit(
+            world.context(),
+            Write(Kind.DELETE, head.uuid, base=base, removed=(never,)),
+            Identity("never", "d", given=False),
+            Retry(),
+        )
+    assert refused.value.conflicts[0].files == (never.file_path,)
+    assert world.live_files() == ["a"]
 
 
 def test_p12_a_write_that_adds_nothing_makes_no_snapshot_and_keeps_its_id(world: World) -> None:
