@@ -14,11 +14,13 @@ import psycopg
 import pytest
 
 from contract.samples import EVENTS
+from frazil.catalog._db import OutcomeUnknown
 from frazil.catalog._queue import QUEUE
 from frazil.catalog.base import RESERVATION, CommitRecord, Committed, Fate, Settlement, Stale, Ticket, Verdict
 from frazil.catalog.memory import MemoryStore
 from frazil.catalog.postgres import PostgresStore, _Db
 from frazil.catalog.sqlite import SqliteStore
+from frazil.errors import CatalogUnavailable
 
 UUID, PLACE = "table-uuid", "place"
 LONG = 60_000
@@ -102,6 +104,27 @@ def test_a_ticket_sent_twice_is_in_the_queue_once(store: Any) -> None:
     store.queue.put(ticket("a"), LONG)
     assert keys(store) == ["a"]
     assert store.queue.verdict("nobody's") is None
+
+
+@pytest.mark.parametrize("store", ["sqlite", "postgres"], indirect=True)
+def test_p9_a_ticket_that_arrives_after_its_writer_gave_up_does_not_wait(
+    store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send = store._engine.write_value
+    late: list[tuple[Any, ...]] = []
+
+    def delayed(*statement: Any) -> Any:
+        if late:
+            return send(*statement)
+        late.append(statement)
+        raise OutcomeUnknown("no answer")
+
+    monkeypatch.setattr(store._engine, "write_value", delayed)
+    with pytest.raises(CatalogUnavailable, match="did not answer"):
+        store.queue.put(ticket("a"), LONG)
+    send(*late[0])
+    assert keys(store) == [], "its writer was told that it is not there, and has deleted its files"
+    assert store.queue.verdict("a") == Verdict(Fate.WITHDRAWN)
 
 
 def test_p1_a_withdrawn_ticket_stops_the_swap_that_has_it(store: Any) -> None:

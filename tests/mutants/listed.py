@@ -251,7 +251,6 @@ MUTANTS = (
         "frazil.catalog._queue:SqlQueue._fenced",
         "        self._insert(ticket, Fate.WITHDRAWN, 0)\n",
         "",
-        tests="test_p9_ or unconfirmed or lost",
     ),
     Mutant(
         "an id that landed late is not looked for",
@@ -274,7 +273,6 @@ MUTANTS = (
         "frazil.commit.loop:_Loop._try_once",
         "    if self._identity.given and (earlier := self._done_before(head)) is not None:",
         "    if False and (earlier := self._done_before(head)) is not None:",
-        tests="test_p9_ or commit_id or twice or test_p12_",
     ),
     Mutant(
         "an unknown swap is searched for, not sent again",

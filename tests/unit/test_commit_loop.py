@@ -509,6 +509,39 @@ def test_p30_a_stale_answer_that_proves_nothing_is_searched_for(world: World) ->
     assert world.unreferenced() == set(), "the winner's own manifest list must not be cleaned up"
 
 
+def test_p9_absence_is_not_believed_while_the_head_has_not_moved(world: World) -> None:
+    """A catalog says "lost" though nobody has won: what was sent may still be under way."""
+    world.append("before")
+    world.referee.capabilities = replace(world.referee.capabilities, stale_is_certain=False)
+    late: list[Callable[[], Outcome]] = []
+
+    def delayed(swap: Callable[[], Outcome]) -> Outcome:
+        late.append(swap)
+        return Stale("whatever")
+
+    world.referee.script = [delayed]
+    with pytest.raises(CommitUnknown, match="Nobody can say") as unknown:
+        world.append("mine")
+    assert "has not moved" in str(unknown.value.evidence)
+    assert late[0]() == Committed(world.referee.load(IDENT).location)
+    assert world.live_files() == ["before", "mine"], "once, and none of its files was deleted"
+
+
+def test_p9_a_write_whose_snapshot_is_there_already_is_not_added_again(world: World) -> None:
+    first = world.append("a", snapshot_id=77)
+    again = world.append("b", snapshot_id=77)
+    assert (first.snapshot_id, again.snapshot_id, world.referee.swaps) == (77, 77, 1)
+    assert world.live_files() == ["a"]
+
+
+def test_p9_a_chosen_id_is_looked_up_before_anything_is_sent(world: World) -> None:
+    mine = Identity("order-9", "d", given=True)
+    world.append("a", identity=mine)
+    again = world.append("b", identity=mine)
+    assert (again.already_committed, again.attempts, world.referee.swaps) == (True, 1, 1)
+    assert world.live_files() == ["a"]
+
+
 def test_an_interrupt_inside_the_swap_deletes_nothing(world: World) -> None:
     def interrupted(swap: Callable[[], Outcome]) -> Outcome:
         swap()
