@@ -163,7 +163,7 @@ MUTANTS = (
         "frazil.catalog._sql:SqlStore._send",
         "isinstance(outcome, Committed)\n",
         "isinstance(outcome, Committed), durable=False\n",
-        tests="test_p5_",
+        tests="is_synced",
     ),
     Mutant(
         "files are not synced",

@@ -126,6 +126,21 @@ def test_p5_the_file_is_in_wal_mode_and_commits_are_synced(store: SqliteStore) -
     assert ask(lambda db: db.execute("PRAGMA synchronous").fetchone()) == (2,)
 
 
+def test_p5_a_swap_is_synced_whatever_came_before_it(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    swap = store._swap
+
+    def watched(db: Any, what: Any) -> Any:
+        asked.append(db.execute("PRAGMA synchronous").fetchone()[0])
+        return swap(db, what)
+
+    monkeypatch.setattr(store, "_swap", watched)
+    # As tickets are put into the queue: nobody is left to wait for them after a crash.
+    store._engine.write(lambda db: asked.append(db.execute("PRAGMA synchronous").fetchone()[0]), durable=False)
+    assert store.swap(EVENTS, "v0", "v1", RECORD) == Committed("v1")
+    assert asked == [1, 2]
+
+
 def test_p5_a_change_takes_the_write_lock_before_it_reads(store: SqliteStore, tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "catalog.db", isolation_level=None, timeout=0)) as other:
 
