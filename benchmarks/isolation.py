@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from common import RESULTS
+from contention import Side
 from frazil.verify.checker import Level, Report, check
 from frazil.verify.checker.history import History, write_history
 from frazil.verify.checker.report import sentences
@@ -45,16 +46,6 @@ HERE = Path(__file__).resolve().parent
 WITNESSES = 3
 MODULES = {"delta-rs": ("deltalake",), "ducklake": ("duckdb", "duckdb_extensions")}
 """Of the group bench, by the system that needs them."""
-
-
-@dataclass(frozen=True)
-class Side:
-    system: str
-    database: str = ""
-
-    @property
-    def name(self) -> str:
-        return f"{self.system}-{self.database}" if self.database else self.system
 
 
 SIDES = {

@@ -227,6 +227,23 @@ class DeltaRs:
         return by_path(table.file_uris())
 
 
+def ducklake(folder: str, uri: str, options: str, *, install: bool) -> Any:
+    """A connection with a DuckLake on Postgres attached as ``lake``; ``install``: with its extensions fetched."""
+    import duckdb
+    import psycopg.conninfo
+
+    connection = duckdb.connect(config={"extension_directory": f"{folder}/extensions"})
+    for extension in ("ducklake", "postgres_scanner"):
+        if install:
+            import duckdb_extensions
+
+            duckdb_extensions.import_extension(extension, con=connection)
+        connection.execute(f"load {extension}")
+    database = psycopg.conninfo.make_conninfo(uri)
+    connection.execute(f"attach 'ducklake:postgres:{database}' as lake ({options})")
+    return connection
+
+
 class DuckLake:
     """Ten rows go into a Parquet file; a staged file is added by name, and its footer read."""
 
@@ -237,20 +254,8 @@ class DuckLake:
         self.staged = f"{request.folder}/staged"
 
     def _connection(self, *, install: bool = False) -> Any:
-        import duckdb
-        import psycopg.conninfo
-
-        connection = duckdb.connect(config={"extension_directory": f"{self.request.folder}/extensions"})
-        for extension in ("ducklake", "postgres_scanner"):
-            if install:
-                import duckdb_extensions
-
-                duckdb_extensions.import_extension(extension, con=connection)
-            connection.execute(f"load {extension}")
-        database = psycopg.conninfo.make_conninfo(self.request.uri)
         options = f"data_path '{self.request.warehouse}', data_inlining_row_limit {self.inlined_rows}"
-        connection.execute(f"attach 'ducklake:postgres:{database}' as lake ({options})")
-        return connection
+        return ducklake(self.request.folder, self.request.uri, options, install=install)
 
     def create(self) -> None:
         import pyarrow.parquet

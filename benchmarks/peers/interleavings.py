@@ -12,8 +12,9 @@ import pyarrow as pa
 import frazil
 from frazil.verify.checker import Outcome, Read, Transaction, Version, Write
 from frazil.verify.checker.history import History
-from peers.registers import CATALOG, SCHEMA, TABLE, Place, PyIceberg, system_of
-from peers.workload import Attempt, Note, grouped, history_of, read_whole
+from peers.contend import CATALOG
+from peers.registers import SCHEMA, TABLE, Place, PyIceberg, system_of
+from peers.workload import Attempt, Note, changes, grouped, history_of, read_whole
 
 KEY = 1
 
@@ -107,9 +108,8 @@ def _told(peer: PyIceberg, note: Note) -> History:
     state: dict[int, tuple[int, ...]] = {}
     for name, (version, rows) in zip(told, peer.versions(), strict=True):
         now = grouped([(key, value) for key, value, _ in rows], {})
-        changed: dict[Any, Any] = {key: now.get(key, ()) for key in {**state, **now} if state.get(key) != now.get(key)}
         parent = versions[-1].id if versions else None
-        versions.append(Version(TABLE, version, (name,), parent, changed))
+        versions.append(Version(TABLE, version, (name,), parent, changes(state, now)))
         state = now
     return History(tuple(transactions), tuple(versions))
 

@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from frazil.verify.checker import Level
 from frazil.verify.checker.model import WriteKind
+from peers.contend import CATALOG, ducklake
 
 TABLE = "bench.registers"
-CATALOG = "frazil"
 SCHEMA = pa.schema(
     [pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.int64()), pa.field("prev", pa.int64())]
 )
@@ -50,13 +50,13 @@ class Registers(Protocol):
     """The isolation level that the system promises by default."""
     told_by: ClassVar[str]
     """Where it promises that."""
-    insert: ClassVar[WriteKind]
+    insert: ClassVar[WriteKind] = "add"
     """What a write is taken for that found no row of its key: ``put`` promises that it stays the only one, ``add`` does
     not. For a peer it is the weaker one, whatever its verb is called.
     """
-    is_keyed: ClassVar[bool]
+    is_keyed: ClassVar[bool] = True
     """Its verb writes by key; otherwise two inserts of a key write two things, and snapshot isolation lets them."""
-    clients_are_threads: ClassVar[bool]
+    clients_are_threads: ClassVar[bool] = False
 
     def create(self) -> None: ...
 
@@ -97,12 +97,10 @@ def rows_of(table: Any) -> list[Row]:
     return list(zip(*(table.column(name).to_pylist() for name in SCHEMA.names), strict=True))
 
 
-class Frazil:
+class Frazil(Registers):
     claims: ClassVar = Level.SERIALIZABLE
     told_by: ClassVar = "the default of lake.transaction()"
     insert: ClassVar[WriteKind] = "put"
-    is_keyed: ClassVar = True
-    clients_are_threads: ClassVar = False
 
     def __init__(self, place: Place) -> None:
         self.place = place
@@ -145,12 +143,9 @@ class Frazil:
         self._lake.close()
 
 
-class PyIceberg:
+class PyIceberg(Registers):
     claims: ClassVar = Level.SERIALIZABLE
     told_by: ClassVar = "the default of write.update.isolation-level"
-    insert: ClassVar[WriteKind] = "add"
-    is_keyed: ClassVar = True
-    clients_are_threads: ClassVar = False
 
     def __init__(self, place: Place) -> None:
         self.place = place
@@ -216,12 +211,9 @@ class PyIceberg:
         self._catalog.close()
 
 
-class DeltaRs:
+class DeltaRs(Registers):
     claims: ClassVar = Level.SERIALIZABLE
     told_by: ClassVar = "delta.isolationLevel, Serializable unless set"
-    insert: ClassVar[WriteKind] = "add"
-    is_keyed: ClassVar = True
-    clients_are_threads: ClassVar = False
 
     def __init__(self, place: Place) -> None:
         self.place = place
@@ -259,31 +251,17 @@ class DeltaRs:
     def close(self) -> None: ...
 
 
-class DuckLake:
+class DuckLake(Registers):
     claims: ClassVar = Level.SNAPSHOT_ISOLATION
     told_by: ClassVar = "its manual's page on transactions"
-    insert: ClassVar[WriteKind] = "add"
     is_keyed: ClassVar = False
-    clients_are_threads: ClassVar = False
 
     def __init__(self, place: Place) -> None:
         self.place = place
         self._connection: Any = None
 
     def _connect(self, *, install: bool = False) -> Any:
-        import duckdb
-        import psycopg.conninfo
-
-        connection = duckdb.connect(config={"extension_directory": f"{self.place.folder}/extensions"})
-        for extension in ("ducklake", "postgres_scanner"):
-            if install:
-                import duckdb_extensions
-
-                duckdb_extensions.import_extension(extension, con=connection)
-            connection.execute(f"load {extension}")
-        database = psycopg.conninfo.make_conninfo(self.place.uri)
-        connection.execute(f"attach 'ducklake:postgres:{database}' as lake (data_path '{self.place.warehouse}')")
-        return connection
+        return ducklake(self.place.folder, self.place.uri, f"data_path '{self.place.warehouse}'", install=install)
 
     def create(self) -> None:
         connection = self._connect(install=True)

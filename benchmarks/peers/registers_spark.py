@@ -11,9 +11,8 @@ import psycopg.conninfo
 
 from frazil.on_spark import session
 from frazil.verify.checker import Level
-from frazil.verify.checker.model import WriteKind
 from interop import jars
-from peers.registers import TABLE, Place, Row, Steps
+from peers.registers import TABLE, Place, Registers, Row, Steps
 
 CATALOG = "ice"
 MERGE = """
@@ -26,13 +25,11 @@ REFUSALS = frozenset(
 )
 
 
-class IcebergJava:
+class IcebergJava(Registers):
     """MERGE INTO, copy-on-write as by default. The clients are threads of one driver and share its session."""
 
     claims: ClassVar = Level.SERIALIZABLE
     told_by: ClassVar = "the default of write.merge.isolation-level"
-    insert: ClassVar[WriteKind] = "add"
-    is_keyed: ClassVar = True
     clients_are_threads: ClassVar = True
 
     _sessions: ClassVar[dict[str, Any]] = {}

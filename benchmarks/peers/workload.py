@@ -216,13 +216,18 @@ def history_of(system: Registers, notes: Iterable[Note]) -> tuple[History, int]:
         previous = {**{name: tuple(sorted(found)) for name, found in brought.items()}, **previous}
         now = grouped([(key, value) for key, value, _ in rows], copies)
         twins.update(key for key, many in Counter(key for key, *_ in rows).items() if many > 1)
-        changed: dict[Any, Any] = {key: now.get(key, ()) for key in {**state, **now} if state.get(key) != now.get(key)}
+        changed = changes(state, now)
         if changed:
             parent = versions[-1].id if versions else None
             versions.append(Version(TABLE, version, parent=parent, rows=changed))
         state = now
     transactions = tuple(_transaction(system, note, previous, copies) for note in noted)
     return History(transactions, tuple(versions)), len(twins)
+
+
+def changes(before: Mapping[int, Values], after: Mapping[int, Values]) -> dict[Any, Any]:
+    """The keys whose values differ, with those after it."""
+    return {key: after.get(key, ()) for key in {**before, **after} if before.get(key) != after.get(key)}
 
 
 def grouped(rows: Iterable[Sequence[int]], copies: Mapping[int, int]) -> dict[int, Values]:
