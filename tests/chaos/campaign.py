@@ -88,7 +88,7 @@ def _run(plan: Plan) -> Report:
         if plan.database == "postgres":
             server = stack.enter_context(contextlib.closing(PostgresServer()))
             direct = server.create_database("chaos")
-            proxy = stack.enter_context(contextlib.closing(ProxyProcess(server.port)))
+            proxy = stack.enter_context(contextlib.closing(ProxyProcess(server.port, direct)))
             through = server.uri(urlsplit(direct).path[1:], port=proxy.port)
         campaign = _Campaign(plan, direct, through, server, proxy)
         stack.callback(campaign._crew.end_all)
@@ -164,7 +164,10 @@ class _Campaign:
             case Fault.FULL | Fault.READ_ONLY | Fault.SLOW:
                 return self._on_a_disk(fault)
             case Fault.CUT_BEFORE | Fault.CUT_AFTER:
-                return self._cut("before" if fault is Fault.CUT_BEFORE else "after")
+                order = self._chance.choice(PATTERNS), "before" if fault is Fault.CUT_BEFORE else "after"
+                return self._by_proxy("cut", order, "cuts")
+            case Fault.COPY:
+                return self._by_proxy("repeat", None, "copies")
             case _:
                 return self._to_the_database(fault)
 
@@ -242,14 +245,15 @@ class _Campaign:
                 self._switches[writer].set("")
         return True
 
-    def _cut(self, when: str) -> bool:
+    def _by_proxy(self, what: str, value: object, counter: str) -> bool:
+        """Order something that is done to the next message of its kind, and see whether one came."""
         assert self._proxy is not None
-        before = self._proxy.ask("cuts")
-        self._proxy.ask("cut", (self._chance.choice(PATTERNS), when))
+        before = self._proxy.ask(counter)
+        self._proxy.ask(what, value)
         end = time.monotonic() + _MOMENT_S
-        while self._proxy.ask("cuts") == before and time.monotonic() < end:
+        while self._proxy.ask(counter) == before and time.monotonic() < end:
             time.sleep(_LOOK_S)
-        return bool(self._proxy.ask("cuts") > before)
+        return bool(self._proxy.ask(counter) > before)
 
     def _to_the_database(self, fault: Fault) -> bool:
         assert self._proxy is not None

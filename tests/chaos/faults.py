@@ -23,6 +23,7 @@ class Fault(enum.StrEnum):
     READ_ONLY = "disk read-only"
     SLOW = "disk slow"
     REPEAT = "swap sent again, now and late"
+    COPY = "request arrives twice"
     CUT_BEFORE = "request cut off"
     CUT_AFTER = "answer cut off"
     CUT_ALL = "every connection cut"
@@ -42,7 +43,15 @@ EVERYWHERE = (
     Fault.SLOW,
     Fault.REPEAT,
 )
-ON_POSTGRES = (*EVERYWHERE, Fault.CUT_BEFORE, Fault.CUT_AFTER, Fault.CUT_ALL, Fault.DELAY, Fault.TERMINATE)
+ON_POSTGRES = (
+    *EVERYWHERE,
+    Fault.COPY,
+    Fault.CUT_BEFORE,
+    Fault.CUT_AFTER,
+    Fault.CUT_ALL,
+    Fault.DELAY,
+    Fault.TERMINATE,
+)
 RARE = (Fault.RESTART, Fault.CRASH)
 """They take seconds."""
 KILLS_AND_CUTS = (

@@ -1,24 +1,50 @@
-"""A TCP proxy in a process of its own, which cuts and delays when it is told to."""
+"""A TCP proxy in a process of its own, which cuts, delays and repeats when it is told to."""
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing as mp
+import os
 import random
 import socket
 import threading
 import time
 from typing import Any
 
+import psycopg
+
+from chaos.requests import Requests, is_change
 from servers import LossyProxy, _shut
 
 PATTERNS = (rb"COMMIT", rb"frazil_queue", rb"iceberg_tables", rb"INSERT", rb"UPDATE", rb"SELECT")
 """What a message is recognised by: the moment at which it is cut off."""
+_LATE_S = 0.5
+_ANSWER_S = 10.0
+_READY = b"Z\0\0\0\5"
 
 
 class ChaosProxy(LossyProxy):
-    """Delays, too, and cuts everything at once."""
+    """Delays, too, cuts everything at once, and lets a request arrive twice.
+
+    A request arrives again over a connection of its own, as one does that some part of the network had kept. It is one
+    that is a transaction by itself: what comes later in a longer one is said in answer to what came earlier.
+    """
 
     delay_s = 0.0
+    copies = 0
+    """Requests that the server has answered once more."""
+
+    def __init__(self, target_port: int, target: str) -> None:
+        self._uri = target
+        self._wants_copy = False
+        self._idle: set[socket.socket] = set()
+        """Connections to the server that are in no transaction."""
+        self.has_copied = threading.Event()
+        super().__init__(target_port)
+
+    def repeat(self) -> None:
+        """Send the next change once more. Used once."""
+        self._wants_copy = True
 
     def _accept(self) -> None:
         while True:
@@ -39,7 +65,10 @@ class ChaosProxy(LossyProxy):
                 threading.Thread(target=self._pump, args=(work, client, server, muted), daemon=True).start()
 
     def _to_server(self, client: socket.socket, server: socket.socket, muted: threading.Event) -> None:
+        requests = Requests()
         while data := client.recv(65536):
+            for request in requests.take(data):
+                self._consider(request, server)
             if self.delay_s:
                 time.sleep(random.random() * self.delay_s)
             when = self._match(data)
@@ -49,6 +78,37 @@ class ChaosProxy(LossyProxy):
                 muted.set()
             server.sendall(data)
 
+    def _to_client(self, client: socket.socket, server: socket.socket, muted: threading.Event) -> None:
+        while data := server.recv(65536):
+            if data[-6:-1] == _READY:
+                with self._lock:
+                    (self._idle.add if data[-1:] == b"I" else self._idle.discard)(server)
+            if muted.is_set():
+                return
+            client.sendall(data)
+
+    def _consider(self, request: bytes, server: socket.socket) -> None:
+        with self._lock:
+            if not (self._wants_copy and server in self._idle and is_change(request)):
+                return
+            self._wants_copy = False
+        threading.Thread(target=self._send_copy, args=(request,), daemon=True).start()
+
+    def _send_copy(self, request: bytes) -> None:
+        time.sleep(random.random() * _LATE_S)
+        with (
+            contextlib.suppress(OSError, psycopg.Error),
+            psycopg.connect(self._uri, autocommit=True) as connection,
+            socket.socket(fileno=os.dup(connection.fileno())) as raw,
+        ):
+            raw.settimeout(_ANSWER_S)
+            raw.sendall(request)
+            answer = b""
+            while answer[-6:-1] != _READY:
+                answer += raw.recv(65536)
+            self.copies += 1
+            self.has_copied.set()
+
     def cut_all(self) -> int:
         with self._lock:
             found = list(self._sockets)
@@ -57,8 +117,8 @@ class ChaosProxy(LossyProxy):
         return len(found) // 2
 
 
-def _serve(target_port: int, orders: Any) -> None:
-    proxy = ChaosProxy(target_port)
+def _serve(target_port: int, target: str, orders: Any) -> None:
+    proxy = ChaosProxy(target_port, target)
     orders.send(proxy.port)
     while True:
         try:
@@ -71,6 +131,11 @@ def _serve(target_port: int, orders: Any) -> None:
                 orders.send(None)
             case "cuts":
                 orders.send(proxy.cuts)
+            case "repeat":
+                proxy.repeat()
+                orders.send(None)
+            case "copies":
+                orders.send(proxy.copies)
             case "all":
                 orders.send(proxy.cut_all())
             case "delay":
@@ -81,10 +146,10 @@ def _serve(target_port: int, orders: Any) -> None:
 class ProxyProcess:
     """Threads of its own process, so that the campaign can fork its writers."""
 
-    def __init__(self, target_port: int) -> None:
+    def __init__(self, target_port: int, target: str) -> None:
         context = mp.get_context("spawn")
         self._orders, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(target_port, theirs), daemon=True)
+        self._process = context.Process(target=_serve, args=(target_port, target, theirs), daemon=True)
         self._process.start()
         theirs.close()
         self.port: int = self._orders.recv()

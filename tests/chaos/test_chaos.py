@@ -9,7 +9,7 @@ import pytest
 from chaos.campaign import Plan, run_apart
 from chaos.faults import EVERYWHERE, ON_POSTGRES, RARE, Fault
 
-NEED_SOMEBODY = {Fault.KILL_AT, Fault.FREEZE_AT, Fault.REPEAT, Fault.CUT_BEFORE, Fault.CUT_AFTER}
+NEED_SOMEBODY = {Fault.KILL_AT, Fault.FREEZE_AT, Fault.REPEAT, Fault.COPY, Fault.CUT_BEFORE, Fault.CUT_AFTER}
 """These come to nothing when nobody comes to the moment that they are for."""
 
 
