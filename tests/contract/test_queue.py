@@ -143,7 +143,16 @@ def test_p1_a_committed_ticket_cannot_be_withdrawn(store: Any) -> None:
     store.queue.put(ticket("a"), LONG)
     assert swap(store, "v0", "v1", Settlement({"a": b"told"})) == Committed("v1")
     assert store.queue.withdraw("a") == Verdict(Fate.COMMITTED, b"told")
+    assert store.queue.keep_out("a") == Verdict(Fate.COMMITTED, b"told")
     assert store.queue.withdraw("nobody's") is None
+
+
+@pytest.mark.parametrize("store", ["sqlite", "postgres"], indirect=True)
+def test_p9_a_ticket_that_is_kept_out_does_not_wait_when_it_arrives(store: Any) -> None:
+    assert store.queue.keep_out("a") == Verdict(Fate.WITHDRAWN)
+    store.queue.put(ticket("a"), LONG)
+    assert keys(store) == []
+    assert store.queue.verdict("a") == Verdict(Fate.WITHDRAWN)
 
 
 def test_p1_a_lost_swap_decides_nothing(store: Any) -> None:

@@ -23,8 +23,8 @@ MUTANTS = (
         "what was committed is called withdrawn",
         "P1",
         "frazil.catalog._queue:SqlQueue.withdraw",
-        'sql = f"UPDATE {QUEUE} SET state = ? WHERE ticket = ? AND state = ?"  # noqa: S608\n    values = (int(Fate.WITHDRAWN), key, int(Fate.WAITING))',
-        'sql = f"UPDATE {QUEUE} SET state = ? WHERE ticket = ?"  # noqa: S608\n    values = (int(Fate.WITHDRAWN), key)',
+        'WHERE ticket = ? AND state = ?"  # noqa: S608\n    return self._taken_back(key, sql, (int(Fate.WITHDRAWN), key, int(Fate.WAITING)))',
+        'WHERE ticket = ?"  # noqa: S608\n    return self._taken_back(key, sql, (int(Fate.WITHDRAWN), key))',
     ),
     Mutant(
         "a combiner's own ticket is not settled",
@@ -301,10 +301,17 @@ MUTANTS = (
     Mutant(
         "a namesake in the queue is not withdrawn",
         "P9",
-        "frazil.commit.loop:_Loop._withdraw_namesake",
-        "self._catalog.queue is not None",
-        "False",
+        "frazil.commit.loop:_Loop._done_by_namesake",
+        "    verdict = queue.keep_out(commit_id)\n",
+        "    verdict = queue.verdict(commit_id)\n",
         tests="test_p9_ or namesake or unknown",
+    ),
+    Mutant(
+        "a namesake on its way to the queue is not kept out",
+        "P9",
+        "frazil.commit.loop:_Loop._done_by_namesake",
+        "queue.keep_out(commit_id)",
+        "queue.withdraw(commit_id)",
     ),
     Mutant(
         "an earlier attempt that landed is not recognised",

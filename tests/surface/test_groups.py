@@ -983,6 +983,34 @@ def test_p9_a_ticket_whose_arrival_was_not_confirmed_may_have_been_committed(
 
 
 @pytest.mark.parametrize("lake", ["sqlite", "postgres"], indirect=True)
+def test_p9_a_ticket_that_arrives_after_its_id_was_sent_again_is_nobodys(
+    lake: frazil.Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = lake.table("shop.events")
+    expect_others(lake)
+    insert = SqlQueue._insert
+    under_way: list[tuple[Any, ...]] = []
+
+    def cut_off(*arguments: Any) -> None:
+        under_way.append(arguments)
+        raise OutcomeUnknown("the connection broke")
+
+    def away(*_: Any) -> None:
+        raise frazil.CatalogUnavailable("the catalog is away")
+
+    monkeypatch.setattr(SqlQueue, "_insert", cut_off)
+    monkeypatch.setattr(SqlQueue, "withdraw", away)
+    with pytest.raises(frazil.CommitUnknown) as unknown:
+        table.append(rows(1))
+    monkeypatch.undo()
+    table.append(rows(1), commit_id=unknown.value.commit_id)
+    insert(*under_way[0])
+    expect_others(lake)
+    table.append(rows(100))
+    assert ids_in(table) == [1, 100], "once"
+
+
+@pytest.mark.parametrize("lake", ["sqlite", "postgres"], indirect=True)
 def test_p9_a_ticket_that_is_still_there_proves_that_my_swap_has_not_landed(
     lake: frazil.Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -69,6 +69,10 @@ class MemoryQueue:
                 self._open.pop(key, None)
             return row.verdict
 
+    def keep_out(self, key: str) -> Verdict | None:
+        # Nothing is ever on its way in here.
+        return self.withdraw(key)
+
     def extend(self, key: str, lives_ms: int) -> None:
         with self._changed:
             if key in self._rows:

@@ -100,7 +100,19 @@ class SqlQueue:
 
     def withdraw(self, key: str) -> Verdict | None:
         sql = f"UPDATE {QUEUE} SET state = ? WHERE ticket = ? AND state = ?"  # noqa: S608
-        values = (int(Fate.WITHDRAWN), key, int(Fate.WAITING))
+        return self._taken_back(key, sql, (int(Fate.WITHDRAWN), key, int(Fate.WAITING)))
+
+    def keep_out(self, key: str) -> Verdict | None:
+        clock, empty = self._engine.clock(), self._engine.no_bytes
+        # One that is still on its way finds its place taken when it comes.
+        sql = (
+            f"INSERT INTO {QUEUE} (ticket, place, table_uuid, commit_id, version, state, enqueued_at, deadline, tries, "  # noqa: S608
+            f"wake, body, outcome) VALUES (?, '', '', '', 0, ?, {clock}, {clock}, 0, '', {empty}, {empty}) "
+            f"ON CONFLICT (ticket) DO UPDATE SET state = excluded.state WHERE {QUEUE}.state = ?"
+        )
+        return self._taken_back(key, sql, (key, int(Fate.WITHDRAWN), int(Fate.WAITING)))
+
+    def _taken_back(self, key: str, sql: str, values: Sequence[Any]) -> Verdict | None:
         for _ in range(_TRIES):
             try:
                 # Durable, unlike the rest: its files are deleted next, so no crash of the database may undo it.

@@ -240,6 +240,9 @@ class CommitQueue(Protocol):
     def withdraw(self, key: str) -> Verdict | None:
         """Take a ticket back. WITHDRAWN: it will never be committed; otherwise what became of it before."""
 
+    def keep_out(self, key: str) -> Verdict | None:
+        """Take somebody's ticket back, though it may not have arrived yet: nobody commits it from now on."""
+
     def extend(self, key: str, lives_ms: int) -> None:
         """It expires so long after now: its writer is alive."""
 

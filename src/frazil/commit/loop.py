@@ -202,6 +202,8 @@ class _Loop:
         self._parcel = travels(request.operations)
         self._line = self._stand_in_line()
         self._is_queued = False
+        self._is_alone = False
+        """Nobody commits under my id for an earlier call."""
 
     def _stand_in_line(self) -> Line | None:
         queue = self._catalog.queue
@@ -246,6 +248,8 @@ class _Loop:
 
     def _attempted(self, began: float) -> Commit | None:
         line, now = self._line, self._runtime.monotonic()
+        if (earlier := self._done_by_namesake()) is not None:
+            return earlier
         if line is None:
             with self._turn():
                 return self._try_once(began)
@@ -438,8 +442,6 @@ class _Loop:
 
     def _done_before(self, head: Head) -> Commit | None:
         """The commit that has my id already."""
-        if self._attempt == 1:
-            self._withdraw_namesake()
         found = find_commit(self._catalog, head.metadata, self._identity, self._branch)
         if found is None:
             return None
@@ -454,10 +456,23 @@ class _Loop:
         self._fate = _Fate.LANDED
         return replace(found, attempts=self._attempt, elapsed=self._elapsed())
 
-    def _withdraw_namesake(self) -> None:
-        """An id that nobody chose names a ticket, too, which may wait still if its writer was cut off (rule P9)."""
-        if self._catalog.queue is not None and _UUID.fullmatch(self._identity.commit_id):
-            self._catalog.queue.withdraw(self._identity.commit_id)
+    def _done_by_namesake(self) -> Commit | None:
+        """An id that nobody chose names a ticket, too. If its writer was cut off, it may wait still, or not even have
+        arrived: before I put one of my own, nobody may commit that one any more (rule P9)."""
+        queue, commit_id = self._catalog.queue, self._identity.commit_id
+        if queue is None or self._is_alone or not self._identity.given or not _UUID.fullmatch(commit_id):
+            return None
+        verdict = queue.keep_out(commit_id)
+        if verdict is not None and verdict.fate is Fate.UNKNOWN:
+            raise CommitUnknown(
+                f"Nobody can say whether an earlier {self._name} with this commit id has landed",
+                commit_id=commit_id,
+                evidence="Whoever committed it with others got no answer",
+            )
+        self._is_alone = True
+        if verdict is None or verdict.fate is not Fate.COMMITTED:
+            return None
+        return self._done_before(self._catalog.load(self._context.ident))
 
     def _prepare(self, head: Head, draft: Draft) -> Prepared:
         prepared: Prepared | None = None

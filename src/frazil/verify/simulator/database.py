@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from frazil.catalog._db import Bell, Db, DuplicateRow, LostRace, OutcomeUnknown
+from frazil.catalog._queue import QUEUE
 from frazil.catalog._sql import TABLES
 from frazil.errors import CatalogUnavailable
 from frazil.runtime import RandomStream
@@ -27,6 +28,8 @@ T = TypeVar("T")
 
 _AWAY_S = (0.3, 3.0, 15.0, 40.0)
 _LATE_S = (0.01, 0.2, 2.0, 20.0, 90.0)
+_PATIENCE = 200
+"""Twenty seconds and more of asking for a turn while nothing moves."""
 _STEPS_MS = (-30_000, -2_000, -50, 50, 5_000, 120_000)
 
 
@@ -54,6 +57,8 @@ class Database:
         self._away_until = 0.0
         self._is_set_up = False
         self._turns: dict[str, Process] = {}
+        self._refused: dict[str, tuple[int, int]] = {}
+        """Process → (where the table stood, how often it was refused the turn since)."""
         self._pointers: dict[str, str] = {}
         self.moves: list[Move] = []
         self.sleepers: dict[tuple[str, str], Task] = {}
@@ -103,14 +108,28 @@ class Database:
                 event = self._world.journal.note(who, f"moved {name} to {location.rsplit('/', 1)[-1]}")
                 self.moves.append(Move(event, self._world.schedule.now, who, name, location))
 
+    def most_tries(self) -> int:
+        """How often others have tried in vain to take somebody along, or to leave the turn to it."""
+        (found,) = self._db.execute(f"SELECT coalesce(max(tries), 0) FROM {QUEUE}").fetchone()  # noqa: S608
+        return int(found)
+
     # Turns
 
     def try_turn(self, process: Process, key: str) -> Callable[[], None] | None:
         if key in self._turns:
+            self._refuse(process)
             return None
         self._turns[key] = process
         process.turns.add(key)
         return lambda: self.free(process, [key])
+
+    def _refuse(self, process: Process) -> None:
+        """Who cannot have the turn goes ahead without it, once nothing has moved for a while."""
+        before, times = self._refused.get(process.name, (-1, 0))
+        times = times + 1 if before == len(self.moves) else 1
+        self._refused[process.name] = len(self.moves), times
+        if times == _PATIENCE:
+            self._world.records.problems.append(f"{process.name} has asked {times} times for a turn that never comes")
 
     def free(self, process: Process, keys: Sequence[str]) -> None:
         for key in keys:

@@ -43,6 +43,10 @@ class Fault(enum.StrEnum):
     SLOW_STORAGE = "slow storage"
     LOST_BELL = "lost bell"
     """A sleeper is not woken."""
+    FREEZE = "frozen host"
+    """A process dies, and all others stand still for up to minutes."""
+    DOUBLE = "taken for dead"
+    """A process that lives is thought to be dead, and another one sends again what it is about to write."""
 
 
 class Point(enum.Enum):
@@ -75,11 +79,11 @@ _RATES: Mapping[Point, Mapping[Fault, float]] = {
         Fault.DATABASE_RESTART: 0.0001,
         Fault.CLOCK_STEP: 0.0003,
     },
-    Point.PHASE: {Fault.CRASH: 0.008, Fault.STALL: 0.008},
+    Point.PHASE: {Fault.CRASH: 0.008, Fault.STALL: 0.008, Fault.DOUBLE: 0.03},
     Point.FILE: {Fault.STORAGE_ERROR: 0.001, Fault.SLOW_STORAGE: 0.002, Fault.PARTIAL_WRITE: 0.001},
     Point.LISTING: {Fault.STALE_LISTING: 0.5},
     Point.BELL: {Fault.LOST_BELL: 0.05},
-    Point.DEATH: {Fault.GHOST_TURN: 0.3},
+    Point.DEATH: {Fault.GHOST_TURN: 0.3, Fault.FREEZE: 0.1},
 }
 _STRENGTHS = (0.0, 0.3, 1.0, 1.0, 3.0)
 

@@ -30,6 +30,8 @@ from frazil.verify.simulator.steps import ROW_VERBS, State, apply, counted, sele
 from frazil.verify.simulator.world import World
 
 _SHOWN = 4
+_MOST_TRIES = 20
+"""Two, by the rules of a group; several who try at once may each be the second."""
 Json = Mapping[str, Any]
 
 
@@ -83,6 +85,7 @@ class _Judge:
             self._check_writes()
             self._check_order()
             self._check_ghosts()
+            self._check_patience()
             self._check_reads()
             self._check_beside_the_rows()
             self._check_with_the_reader_under_test()
@@ -278,10 +281,18 @@ class _Judge:
         for write, snapshot_id in self._placed.items():
             last, move = write.attempts[-1], moves[self._first_event[snapshot_id]]
             died = records.deaths.get(last.process)
-            if died is None or last.finished is not None or last.process == move.by or last.process in records.late:
+            if write.is_doubled or died is None or last.finished is not None:
+                continue
+            if last.process == move.by or last.process in records.late:
                 continue
             if (move.at - died) * 1000 > LIVES_MS:
                 self._wrong("nobody waits for a ghost", f"{write} landed {move.at - died:.0f} s after its writer died")
+
+    def _check_patience(self) -> None:
+        """Who comes to nothing again and again, or does not come, does not hold up the others (rules P3 and P4)."""
+        tries = self._world.database.most_tries()
+        if tries > _MOST_TRIES:
+            self._wrong("nobody waits for a ghost", f"others have tried {tries} times to commit with one who waits")
 
     # Reads
 

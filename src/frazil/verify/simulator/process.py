@@ -36,6 +36,8 @@ class Process:
     task: Task | None = None
     turns: set[str] = field(default_factory=set)
     """Those that it holds."""
+    double: Callable[[], bool] = lambda: False
+    """Let another process do its work once more; False: it does nothing that may be done twice."""
 
     def runtime(self) -> Runtime:
         schedule = self.world.schedule
@@ -51,7 +53,7 @@ class Process:
 
     def sleep(self, seconds: float) -> None:
         self.check_alive()
-        self.world.schedule.pause(seconds)
+        self._pause(seconds)
         self.check_alive()
 
     def take(self, seconds: float, point: Point = Point.MOMENT) -> None:
@@ -60,10 +62,15 @@ class Process:
         if self.is_faultless:
             return
         fault = self.strikes(point)
-        self.world.schedule.pause(seconds * (0.2 + 1.6 * self.chance.random()))
+        self._pause(seconds * (0.2 + 1.6 * self.chance.random()))
         self.check_alive()
         if fault is not None:
             self._suffer(fault, point.value)
+
+    def _pause(self, seconds: float) -> None:
+        self.world.schedule.pause(seconds)
+        while self.is_alive and not self.is_faultless and (left := self.world.frozen_until - self.world.schedule.now) > 0:
+            self.world.schedule.pause(left)
 
     def strikes(self, point: Point) -> Fault | None:
         """What goes wrong here, if anything."""
@@ -84,7 +91,10 @@ class Process:
         # Thinking takes time, too, and is when others come in between.
         self.take(self.world.thinking_s)
         fault = self.strikes(Point.PHASE)
-        if fault is not None:
+        if fault is Fault.DOUBLE:
+            if self.double():
+                self.struck(fault, f"at {phase}")
+        elif fault is not None:
             self.world.journal.faults[f"{fault.value} when {phase}"] += 1
             self._suffer(fault, phase)
 
@@ -117,7 +127,11 @@ class Process:
         self.is_alive = False
         self.world.records.deaths[self.name] = self.world.schedule.now
         self.note("is dead")
-        if self.turns and self.strikes(Point.DEATH) is Fault.GHOST_TURN:
+        fault = self.strikes(Point.DEATH)
+        if fault is Fault.FREEZE:
+            self.struck(fault)
+            self.world.freeze(self.chance.choice(_LONG_S))
+        if self.turns and fault is Fault.GHOST_TURN:
             # A lock that outlives its owner: a network that did not tell the server.
             self.struck(Fault.GHOST_TURN)
             turns = sorted(self.turns)

@@ -47,6 +47,8 @@ class Write:
     attempts: list[Attempt] = field(default_factory=list)
     seen: tuple[Condition, State] | None = None
     """What its transaction had read, on which it depends."""
+    is_doubled: bool = False
+    """Two processes were at it at once."""
 
     @property
     def told(self) -> Told:

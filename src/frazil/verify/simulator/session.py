@@ -115,17 +115,17 @@ class Session:
         self.world.records.writes.append(write)
         options = self._options(write)
         self.pending = write if "commit_id" in options else None
-        self._attempt(write, options)
+        attempt = self._attempt(write, options)
         self._catch_breath(write)
-        while self._is_worth_repeating(write) and self.draw.random() < 0.7:
+        while self._is_worth_repeating(write, attempt) and self.draw.random() < 0.7:
             self.pause(0.5)
-            self._attempt(write, {**options, "commit_id": write.commit_id})
+            attempt = self._attempt(write, {**options, "commit_id": write.commit_id})
         self.pending = None
         return write
 
-    def _is_worth_repeating(self, write: Write) -> bool:
+    def _is_worth_repeating(self, write: Write, attempt: Attempt) -> bool:
         """Other engines keep no commit ids: what they send again may land twice."""
-        return not self.is_foreign and write.attempts[-1].told is Told.UNKNOWN and len(write.attempts) < 4
+        return not self.is_foreign and attempt.told is Told.UNKNOWN and len(write.attempts) < 4
 
     def resume(self, write: Write) -> None:
         """After a crash: send again what was under way, under the same id."""
@@ -178,10 +178,10 @@ class Session:
             # Where nothing works for a while, nobody uses up all steps meanwhile.
             self.pause(0.3)
 
-    def _attempt(self, write: Write, options: WriteOptions) -> None:
-        self._follow(write, lambda: steps.call(_NamedTable(self.lake, self.process, write), write.step, options))
+    def _attempt(self, write: Write, options: WriteOptions) -> Attempt:
+        return self._follow(write, lambda: steps.call(_NamedTable(self.lake, self.process, write), write.step, options))
 
-    def _follow(self, write: Write, work: Callable[[], Commit]) -> None:
+    def _follow(self, write: Write, work: Callable[[], Commit]) -> Attempt:
         """Make the call, and write down what its caller hears."""
         started = self.process.note(f"calls {write.name} {write.step}")
         attempt = Attempt(self.process.name, started)
@@ -197,6 +197,7 @@ class Session:
             attempt.told = Told.COMMITTED if done.changed else Told.UNCHANGED
         again = ", found already" if attempt.commit is not None and attempt.commit.already_committed else ""
         attempt.finished = self.process.note(f"hears of {write.name}: {attempt.told.value} {attempt.error}{again}")
+        return attempt
 
     def read(self, times: int = 2) -> None:
         """Pin a snapshot, and read it several times while others go on."""

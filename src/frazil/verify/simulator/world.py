@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import traceback
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from frazil.errors import CatalogUnavailable
@@ -26,7 +28,12 @@ from frazil.verify.simulator.steps import SCHEMA, Step
 _CLEANING = 0.06
 """How often an actor empties the table first, so that it stays small and runs stay fast."""
 _CROWDS = (2, 3, 4, 5, 6, 6, 8, 12)
-_PROPERTIES: tuple[dict[str, str], ...] = ({}, {}, {"commit.manifest.min-count-to-merge": "3"})
+_PROPERTIES: tuple[dict[str, str], ...] = (
+    {},
+    {"commit.manifest.min-count-to-merge": "3"},
+    # Files of more than one row group grow on the disk; smaller ones are written at once.
+    {"write.parquet.row-group-limit": "1"},
+)
 _LAYOUTS = ((), ("p",), ("truncate(4, id)",))
 _SKEWS_MS = (0, 0, 40, -700, 30_000, -3_600_000, 86_400_000)
 
@@ -84,6 +91,7 @@ class World:
         self._processes: dict[str, Process] = {}
         self._births = 0
         self.power_losses = 0
+        self.frozen_until = 0.0
         self.outside = Process("outside", self, seeded(f"{case.seed}/outside"), is_faultless=True)
         self.lake = SimulatedLake(self.outside)
         self.lake.create_namespace("sim")
@@ -129,6 +137,10 @@ class World:
         self._processes[name] = process
         return process
 
+    def freeze(self, seconds: float) -> None:
+        """Nobody gets any further; the database does, and so does time."""
+        self.frozen_until = self.schedule.now + seconds
+
     def lose_power(self) -> None:
         """Called by a process that is about to go with the others."""
         self.power_losses += 1
@@ -173,9 +185,14 @@ class _Player:
         process.task = self._world.schedule.spawn(process.name, lambda: self._live(process), after)
 
     def _live(self, process: Process) -> None:
+        with self._watched(process):
+            self._live_and_die(process)
+
+    def _live_and_die(self, process: Process) -> None:
         session: Session | None = None
         try:
             session = self._opened(process)
+            process.double = partial(self._double, session)
             if self._pending is not None:
                 again, self._pending = self._pending, None
                 session.resume(again)
@@ -191,6 +208,27 @@ class _Player:
                 self._pending = session.pending
             if self._pending is not None or not self._world.is_over:
                 self._world.schedule.call(lambda: self.start(0.0), 0.2 + process.chance.random())
+
+    def _double(self, session: Session) -> bool:
+        """Somebody else sends again what this session is about to write."""
+        write = session.pending
+        if write is None:
+            return False
+        write.is_doubled = True
+        process = self._world.born(f"{self._name}, double of {session.process.name}")
+        process.task = self._world.schedule.spawn(
+            process.name, lambda: self._resume(process, write), process.chance.random() * session.world.staging_s
+        )
+        return True
+
+    def _resume(self, process: Process, write: Write) -> None:
+        with self._watched(process), contextlib.suppress(Killed):
+            self._opened(process).resume(write)
+
+    @contextlib.contextmanager
+    def _watched(self, process: Process) -> Iterator[None]:
+        try:
+            yield
         except Exception as error:  # noqa: BLE001 - whatever no caller expects is a finding
             where = "".join(traceback.format_exception(error)[-3:])
             self._world.records.problems.append(f"{process.name} met what no caller expects: {error!r}\n{where}")
