@@ -457,8 +457,10 @@ class _Loop:
         return replace(found, attempts=self._attempt, elapsed=self._elapsed())
 
     def _done_by_namesake(self) -> Commit | None:
-        """An id that nobody chose names a ticket, too. If its writer was cut off, it may wait still, or not even have
-        arrived: before I put one of my own, nobody may commit that one any more (rule P9)."""
+        """An id that nobody chose names a ticket, too, of a writer that was cut off: it may wait, or not have arrived.
+
+        Before I put one of my own, nobody may commit that one any more (rule P9).
+        """
         queue, commit_id = self._catalog.queue, self._identity.commit_id
         if queue is None or self._is_alone or not self._identity.given or not _UUID.fullmatch(commit_id):
             return None

@@ -44,7 +44,7 @@ def actor(weight: float, *, is_foreign: bool = False) -> Callable[[Act], Act]:
 @actor(10)
 def appender(session: Session) -> None:
     rows = session.rows()
-    if session.draw.random() < 0.2:
+    if session.draw.random() < 0.3:
         rows = _with_new_column(session, rows)
     session.write(Step("append", rows=rows))
 
@@ -70,7 +70,8 @@ def deleter(session: Session) -> None:
 @actor(2)
 def updater(session: Session) -> None:
     tag = f"{session.name}.{session.draw.randrange(1000)}"
-    assigned = session.draw.choice(({"+v": session.draw.randint(1, 9)}, {"note": tag}, {"p": "b", "note": tag}))
+    moved = {"p": session.draw.choice(PARTITIONS), "note": tag}
+    assigned = session.draw.choice(({"+v": session.draw.randint(1, 60)}, {"note": tag}, moved))
     session.write(Step("update", where=session.condition(), set=assigned, mode=session.draw.choice(_MODES)))
 
 
@@ -105,13 +106,15 @@ def compactor(session: Session) -> None:
     session.write(Step("compact"))
 
 
-@actor(0.7)
+@actor(1)
 def schema_changer(session: Session) -> None:
-    if session.draw.random() < 0.5:
-        session.write(Step("add_column", name=f"c{session.draw.randrange(4)}"))
+    """Names of columns are used once, so that each of them is one column; of a property several are after the same."""
+    if session.draw.random() < 0.4:
+        session.write(Step("set_properties", name=session.draw.choice(("k1", "k2")), value=session.name))
+    elif names := _added_columns(session)[:1]:
+        session.write(Step("drop_column", name=names[0]))
     else:
-        name = f"k{session.name}.{session.draw.randrange(1 << 30)}"
-        session.write(Step("set_properties", name=name, value="set"))
+        session.write(Step("add_column", name=f"c{session.name}"))
 
 
 @actor(0.4)
@@ -161,8 +164,12 @@ def surveyor(session: Session) -> None:
 
 
 def _with_new_column(session: Session, rows: tuple[Row, ...]) -> tuple[Row, ...]:
+    names = _added_columns(session)[:1]
+    return tuple({**row, **{name: session.draw.randrange(10) for name in names}} for row in rows)
+
+
+def _added_columns(session: Session) -> list[str]:
     try:
-        names = [each.name for each in Table(session.lake, TABLE).schema.fields if each.name.startswith("c")]
+        return [each.name for each in Table(session.lake, TABLE).schema.fields if each.name.startswith("c")]
     except FrazilError:
-        names = []
-    return tuple({**row, **{name: session.draw.randrange(10) for name in names[:1]}} for row in rows)
+        return []

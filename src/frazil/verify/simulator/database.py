@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from frazil.catalog._db import Bell, Db, DuplicateRow, LostRace, OutcomeUnknown
 from frazil.catalog._queue import QUEUE
 from frazil.catalog._sql import TABLES
+from frazil.catalog.base import RESERVATION
 from frazil.errors import CatalogUnavailable
 from frazil.runtime import RandomStream
 from frazil.verify.simulator.faults import Fault, Point
@@ -108,9 +109,10 @@ class Database:
                 event = self._world.journal.note(who, f"moved {name} to {location.rsplit('/', 1)[-1]}")
                 self.moves.append(Move(event, self._world.schedule.now, who, name, location))
 
-    def most_tries(self) -> int:
-        """How often others have tried in vain to take somebody along, or to leave the turn to it."""
-        (found,) = self._db.execute(f"SELECT coalesce(max(tries), 0) FROM {QUEUE}").fetchone()  # noqa: S608
+    def most_courtesy(self) -> int:
+        """How often the turn was left to one who had reserved it."""
+        sql = f"SELECT coalesce(max(tries), 0) FROM {QUEUE} WHERE version = {RESERVATION}"  # noqa: S608
+        (found,) = self._db.execute(sql).fetchone()
         return int(found)
 
     # Turns

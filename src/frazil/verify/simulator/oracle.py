@@ -8,6 +8,7 @@ after the same writes in the table's own order; readers saw exactly one of those
 from __future__ import annotations
 
 import bisect
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,12 +27,12 @@ from frazil.verify.simulator.faults import Fault
 from frazil.verify.simulator.lake import TABLE
 from frazil.verify.simulator.reader import SnapshotReader, Unreadable
 from frazil.verify.simulator.records import Attempt, Told, Write
-from frazil.verify.simulator.steps import ROW_VERBS, State, apply, counted, selected
+from frazil.verify.simulator.steps import ROW_VERBS, State, apply, counted, projected, selected
 from frazil.verify.simulator.world import World
 
 _SHOWN = 4
-_MOST_TRIES = 20
-"""Two, by the rules of a group; several who try at once may each be the second."""
+_MOST_COURTESY = 8
+"""Two times, and several may do it at once."""
 Json = Mapping[str, Any]
 
 
@@ -68,6 +69,8 @@ class _Judge:
         self._versions: list[Json] = []
         self._first_event: dict[int, int] = {}
         """Snapshot → the event that made it visible."""
+        self._columns: dict[int, frozenset[str]] = {}
+        """Snapshot → the columns that the table had when it became visible."""
         self._heads: list[tuple[int, int | None]] = []
         """(event, the snapshot of main since then)."""
         self._states: dict[int | None, State] = {None: ()}
@@ -117,8 +120,10 @@ class _Judge:
         for number, (move, version) in enumerate(zip(self._moves, self._versions, strict=True)):
             if before is not None:
                 self._check_successor(before, version, self._moves[number - 1], move)
+            columns = _current_columns(version)
             for snapshot in version.get("snapshots", ()):
                 self._first_event.setdefault(snapshot["snapshot-id"], move.event)
+                self._columns.setdefault(snapshot["snapshot-id"], columns)
             self._heads.append((move.event, version.get("refs", {}).get("main", {}).get("snapshot-id")))
             before = version
 
@@ -190,13 +195,22 @@ class _Judge:
         except (Unreadable, FrazilError) as error:
             self._wrong("every snapshot can be read", f"{snapshot_id} of {_names(writes)}: {error}")
             return False
-        if counted(rows) != counted(state):
-            self._wrong("rows are those of the model", self._difference(snapshot_id, writes, state, rows))
+        columns = self._columns[snapshot_id]
+        for write in writes:
+            if brought := {name for row in write.step.rows for name in row} - columns:
+                self._wrong("rows land in columns that are there", f"{write} brings {sorted(brought)}")
+        there, expected = projected(rows, columns), projected(state, columns)
+        if counted(there) != counted(expected):
+            self._wrong("rows are those of the model", self._difference(snapshot_id, writes, expected, there))
             return False
         return True
 
     def _check_seen(self, write: Write, state: State) -> None:
-        if write.seen is not None and counted(selected(state, write.seen[0])) != counted(write.seen[1]):
+        if write.seen is None:
+            return
+        where, rows = write.seen
+        found = selected(state, where)
+        if counted(rows) != counted(projected(found, rows[0].keys()) if rows else found):
             self._wrong("a transaction lands on what it has read", f"{write}: {write.seen} was {state} by then")
 
     def _writes_of(self, snapshot: Json, owners: Mapping[int, tuple[str, ...]]) -> list[Write] | None:
@@ -289,17 +303,17 @@ class _Judge:
                 self._wrong("nobody waits for a ghost", f"{write} landed {move.at - died:.0f} s after its writer died")
 
     def _check_patience(self) -> None:
-        """Who comes to nothing again and again, or does not come, does not hold up the others (rules P3 and P4)."""
-        tries = self._world.database.most_tries()
-        if tries > _MOST_TRIES:
-            self._wrong("nobody waits for a ghost", f"others have tried {tries} times to commit with one who waits")
+        """Who has reserved the turn and does not come does not hold up the others (rule P3)."""
+        times = self._world.database.most_courtesy()
+        if times > _MOST_COURTESY:
+            self._wrong("nobody waits for a ghost", f"the turn was left {times} times to one who did not come")
 
     # Reads
 
     def _check_reads(self) -> None:
         for read in self._world.records.reads:
             self._found.reads += 1
-            if counted(read.rows) != counted(self._states.get(read.snapshot_id, ())):
+            if counted(read.rows) != self._seen_by(read.rows, read.snapshot_id):
                 self._wrong("readers see a snapshot as it is", f"{read.name} at {read.snapshot_id}")
             if read.snapshot_id not in self._heads_between(read.started, read.pinned):
                 self._wrong("readers see what is new", f"{read.name} was pinned at {read.snapshot_id}, an old snapshot")
@@ -307,6 +321,11 @@ class _Judge:
             for attempt in write.attempts:
                 if attempt.told is Told.UNCHANGED and write.step.verb in ROW_VERBS and write.step.branch == "main":
                     self._check_nothing_to_do(write, attempt)
+
+    def _seen_by(self, rows: State, snapshot_id: int | None) -> Counter[steps.Frozen]:
+        """What a reader who knows these rows' columns is to see of a snapshot."""
+        state = self._states.get(snapshot_id, ())
+        return counted(projected(state, rows[0].keys()) if rows else state)
 
     def _check_nothing_to_do(self, write: Write, attempt: Attempt) -> None:
         assert attempt.finished is not None
@@ -329,10 +348,12 @@ class _Judge:
         parents = {each["snapshot-id"]: each.get("parent-snapshot-id") for each in final.get("snapshots", ())}
         main = _history(final, "main", parents)
         names = {each["name"] for schema in final["schemas"] for each in schema["fields"]}
+        settings = self._settings()
         for write in self._world.records.writes:
             step = write.step
             there = {
-                "set_properties": lambda: step.name in final["properties"],  # noqa: B023 - called at once
+                "set_properties": lambda: settings[step.name, step.value] > 0,  # noqa: B023 - called at once
+                "drop_column": lambda: step.name not in _current_columns(final),  # noqa: B023
                 "create_branch": lambda: step.name in final.get("refs", {}),  # noqa: B023
                 "add_column": lambda: step.name in names,  # noqa: B023
                 "fast_forward": lambda: step.value in main,  # noqa: B023
@@ -342,14 +363,28 @@ class _Judge:
                 continue
             if write.told is Told.COMMITTED:
                 self._found.commits += 1
-                if not there():
+                # Of several in one group that set the same property, the last one is seen.
+                is_alone = write.commit is not None and write.commit.group_size == 1
+                if not there() and (is_alone or step.verb != "set_properties"):
                     self._wrong("an acknowledged write is there", str(write))
             elif write.told is Told.FAILED and step.verb in ("set_properties", "create_branch") and there():
                 self._wrong("a write that failed is not there", str(write))
+            if step.verb == "set_properties" and settings[step.name, step.value] > 1:
+                self._wrong("a write lands once", f"{write} was set again after others had set something else")
+
+    def _settings(self) -> Counter[tuple[str, str]]:
+        """(property, value) → how often it came to have that value."""
+        found: Counter[tuple[str, str]] = Counter()
+        before: Json = {}
+        for version in self._versions:
+            found.update(version["properties"].items() - before.items())
+            before = version["properties"]
+        return found
 
     def _check_with_the_reader_under_test(self) -> None:
         scan = Table(self._world.lake, TABLE).scan(limit=1 << 40)
-        if counted(scan.to_arrow().to_pylist()) != counted(self._states[scan.snapshot_id]):
+        rows: State = tuple(scan.to_arrow().to_pylist())
+        if counted(rows) != self._seen_by(rows, scan.snapshot_id):
             self._wrong("readers see a snapshot as it is", f"the last one, {scan.snapshot_id}")
 
 
@@ -360,6 +395,11 @@ def _history(final: Json, branch: str, parents: Mapping[int, int | None]) -> set
         found.add(snapshot_id)
         snapshot_id = parents.get(snapshot_id)
     return found
+
+
+def _current_columns(version: Json) -> frozenset[str]:
+    (schema,) = (each for each in version["schemas"] if each["schema-id"] == version["current-schema-id"])
+    return frozenset(each["name"] for each in schema["fields"])
 
 
 def _has_spec(final: Json, terms: Sequence[str]) -> bool:

@@ -68,9 +68,10 @@ class Process:
             self._suffer(fault, point.value)
 
     def _pause(self, seconds: float) -> None:
-        self.world.schedule.pause(seconds)
-        while self.is_alive and not self.is_faultless and (left := self.world.frozen_until - self.world.schedule.now) > 0:
-            self.world.schedule.pause(left)
+        world = self.world
+        world.schedule.pause(seconds)
+        while self.is_alive and not self.is_faultless and world.schedule.now < world.frozen_until:
+            world.schedule.pause(world.frozen_until - world.schedule.now)
 
     def strikes(self, point: Point) -> Fault | None:
         """What goes wrong here, if anything."""

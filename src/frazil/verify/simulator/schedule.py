@@ -68,8 +68,8 @@ class Schedule:
             self._alarm(self.now, task)
 
     def kill(self, task: Task) -> None:
-        """End a task where it waits. Only for those who are not that task."""
-        if not task.is_over:
+        """End a task where it waits. Only for those who are not that task. One that has not begun is left alone."""
+        if not task.is_over and task.run:
             task.is_over = True
             task.run.throw(Killed)
 

@@ -73,14 +73,14 @@ class Session:
         }
         return {**drawn, **fixed}
 
-    def rows(self, most: int = 3, **fixed: Any) -> tuple[Row, ...]:
+    def rows(self, most: int = 5, **fixed: Any) -> tuple[Row, ...]:
         """Neighbours, as a rule: rows of one partition are one file, and files are what takes time."""
         first = self.row(**fixed)
         if self.draw.random() < 0.9:
             group = first["id"] // 4 * 4
             return (
                 first,
-                *(self.row(**{"p": first["p"], "id": group + n, **fixed}) for n in range(1, self._some(most))),
+                *(self.row(**{"p": first["p"], "id": group + n % 4, **fixed}) for n in range(1, self._some(most))),
             )
         return tuple(self.row(**fixed) for _ in range(self._some(most)))
 
@@ -93,7 +93,6 @@ class Session:
     def condition(self) -> steps.Condition:
         key, partition = self.draw.randrange(KEYS), self.draw.choice(PARTITIONS)
         options: Sequence[steps.Condition] = (
-            (("id", "=", key),),
             (("id", "=", key),),
             (("id", "in", tuple(sorted({key, self.draw.randrange(KEYS)}))),),
             (("p", "=", partition), ("id", "=", key)),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -107,6 +107,11 @@ def counted(rows: Iterable[Row]) -> Counter[Frozen]:
     return Counter(map(frozen, rows))
 
 
+def projected(rows: Iterable[Row], columns: Collection[str]) -> State:
+    """Rows with these columns only: nobody sees the others any more."""
+    return tuple({name: value for name, value in row.items() if name in columns} for row in rows)
+
+
 def condition_sql(condition: Condition) -> str:
     def one(column: str, sign: str, value: Any) -> str:
         if sign == "in":
@@ -155,6 +160,8 @@ def _change(table: Verbs, step: Step, retry: Retry | None, commit_id: str | None
     match step.verb:
         case "add_column":
             return table.add_column(step.name, "bigint", retry=retry, commit_id=commit_id)
+        case "drop_column":
+            return table.drop_column(step.name, retry=retry, commit_id=commit_id)
         case "set_partitioning":
             return table.set_partitioning(step.value, retry=retry, commit_id=commit_id)
         case "set_properties":

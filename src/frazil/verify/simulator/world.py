@@ -28,6 +28,8 @@ from frazil.verify.simulator.steps import SCHEMA, Step
 _CLEANING = 0.06
 """How often an actor empties the table first, so that it stays small and runs stay fast."""
 _CROWDS = (2, 3, 4, 5, 6, 6, 8, 12)
+_SMALL_CASTS = 0.4
+"""How often all but the first have one of two parts: then these meet often."""
 _PROPERTIES: tuple[dict[str, str], ...] = (
     {},
     {"commit.manifest.min-count-to-merge": "3"},
@@ -111,7 +113,9 @@ class World:
     def _cast(self, count: int) -> None:
         """Who plays. The steps are for whoever is free next, so that nobody who stands still leaves the others idle."""
         chance = seeded(f"{self.case.seed}/cast")
-        known = [ACTORS[name] for name in ACTORS]
+        known = list(ACTORS.values())
+        if chance.random() < _SMALL_CASTS:
+            known = chance.sample(known, 2)
         others = chance.choices(known, [each.weight for each in known], k=count - 1)
         for index, part in enumerate((ACTORS["appender"], *others)):
             after = chance.random() * self.pause_s
