@@ -114,6 +114,10 @@ combiners: $(READY) ## Writers killed and frozen 2,000 times while they commit f
 simulate: $(READY) ## The commit core on a virtual clock with faults, 300 seeds (ARGS="--seed 300 --seeds 16000")
 	$(BIN)/frazil simulate --seed 0 --seeds 300 --jobs 2 --keep build/seeds $(ARGS)
 
+.PHONY: simulate-long
+simulate-long: $(READY) ## A million simulated commits in hours; ended, it goes on where it was (ARGS="--commits 100000")
+	$(BIN)/python benchmarks/simulated.py $(ARGS)
+
 .PHONY: mutants
 mutants: $(READY) ## Take each rule out of the source in turn: its tests must notice (ARGS="--only P1 P9")
 	$(BIN)/python -m tests.mutants $(ARGS)

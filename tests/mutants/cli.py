@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     mutants = [each for each in MUTANTS if chosen.only is None or each.rule in chosen.only]
     judge = by_tests
     if chosen.by == "simulator":
-        mutants = [each for each in mutants if each.is_simulated]
+        mutants = [each for each in mutants if not each.unseen]
         judge = partial(by_simulator, seeds=chosen.seeds)
     missed = 0
     with ProcessPoolExecutor(chosen.jobs, mp_context=get_context("spawn")) as pool:

@@ -41,7 +41,7 @@ MUTANTS = (
         "db.execute(sql, values)",
         "self._run(sql, values)",
         tests="the_bell_of_postgres",
-        is_simulated=False,
+        unseen="the simulated bell brings no news",
     ),
     Mutant(
         "a withdrawal's answer is not read",
@@ -125,6 +125,7 @@ MUTANTS = (
         "frazil.commit.tickets:decode",
         "    if ticket.version != VERSION:",
         "    if ticket.version < 0:",
+        unseen="all writers have the same version",
     ),
     Mutant(
         "who was in groups that came to nothing is taken along again",
@@ -132,6 +133,7 @@ MUTANTS = (
         "frazil.commit.group:Group._member",
         "if waiting.tries >= MOST_TRIES or identity.commit_id in known:",
         "if identity.commit_id in known:",
+        unseen="no ticket harms who reads it",
     ),
     Mutant(
         "a combiner opens files for others",
@@ -139,7 +141,7 @@ MUTANTS = (
         "frazil.commit.group:Group._chain",
         "self._storage, self._runtime, Glance)",
         "self._storage, self._runtime)",
-        is_simulated=False,
+        unseen="it changes how long a combiner takes, and nothing else",
     ),
     Mutant(
         "members of a group are not checked against each other",
@@ -171,7 +173,7 @@ MUTANTS = (
         "frazil.format.storage:LocalBackend.write",
         "        os.fsync(fd)\n    except BaseException:",
         "        pass\n    except BaseException:",
-        is_simulated=False,
+        unseen="the simulator has a disk of its own in the place of this one",
     ),
     Mutant(
         "staged rows are not synced",
@@ -193,7 +195,7 @@ MUTANTS = (
         "frazil.format.updates:_drop_passing_log_entries",
         '        raw["snapshot-log"] = [*log[:kept], log[-1]]',
         "        pass",
-        is_simulated=False,
+        unseen="the log is for readers by time, and no row depends on it",
     ),
     Mutant(
         "strangers get no gap",
@@ -201,7 +203,7 @@ MUTANTS = (
         "frazil.commit.line:Line.gather",
         "    if self._runtime.random() < gaps:",
         "    if gaps < 0:",
-        is_simulated=False,
+        unseen="it changes who waits, and nothing else",
     ),
     Mutant(
         "a lost answer is a lost race",
@@ -223,6 +225,7 @@ MUTANTS = (
         "frazil.commit.loop:_Loop._search",
         "    if head.location == prepared.head.location:\n        return Unknown(",
         "    if False:\n        return Unknown(",
+        unseen="the simulated database never contradicts itself",
     ),
     Mutant(
         "absence is believed though history is broken",
@@ -230,6 +233,7 @@ MUTANTS = (
         "frazil.commit.loop:_Loop._search",
         "    if not self._history_is_whole(head.metadata, prepared, draft):",
         "    if False:",
+        unseen="nobody rolls back, and nobody lets snapshots expire",
     ),
     Mutant(
         "files are deleted though the outcome is not known",
@@ -327,7 +331,7 @@ MUTANTS = (
         "frazil.commit.line:Line._verdict",
         "    if verdict is None or verdict.fate is Fate.UNKNOWN:\n        raise CommitUnknown(",
         "    if verdict is None:\n        return Verdict(Fate.RETURNED)\n    if verdict.fate is Fate.UNKNOWN:\n        raise CommitUnknown(",
-        is_simulated=False,
+        unseen="tickets are kept for an hour, which is longer than a run",
     ),
     Mutant(
         "a sink's mark moves from wherever it is",
@@ -335,7 +339,7 @@ MUTANTS = (
         "frazil.commit.metadata_changes:_sink_mark",
         "    if found != intent.before:\n",
         "    if False:\n",
-        is_simulated=False,
+        unseen="no sink takes part",
     ),
     Mutant(
         "a change without a snapshot records no id",
@@ -366,7 +370,7 @@ MUTANTS = (
         "frazil.commit.manifests:OperationManifests._own",
         "number = place.copies_number if file.file_path in self._write.copies else None",
         "number = place.copies_number if file.file_path in self._write.copies else place.sequence_number",
-        is_simulated=False,
+        unseen="the rows are the same; it is other engines that count on it",
     ),
     Mutant(
         "a spec that is gone is no matter",
@@ -375,7 +379,7 @@ MUTANTS = (
         "missing = write.new_specs - head.specs().keys()",
         "missing: set[int] = set()",
         tests="test_against_the_head",
-        is_simulated=False,
+        unseen="nobody removes specs",
     ),
     Mutant(
         "appends that differ in their columns are taken for alike",
@@ -384,7 +388,6 @@ MUTANTS = (
         "columns = (write.schema_id, tuple(write.written_ids.items()), write.nullable_ids)",
         "columns = (write.schema_id,)",
         tests="nulls_only",
-        is_simulated=False,
     ),
     Mutant(
         "a column that was dropped is no matter",
@@ -408,7 +411,7 @@ MUTANTS = (
         "frazil.commit.retention:gone_with_a_commit",
         "        _number(metadata, MAX_SNAPSHOT_AGE, FIVE_DAYS_MS), _number(metadata, RETENTION_MIN_AGE, _MIN_AGE_MS)",
         "        0, 0",
-        is_simulated=False,
+        unseen="nobody lets snapshots expire",
     ),
     Mutant(
         "what a transaction needs goes with commits",
@@ -416,7 +419,7 @@ MUTANTS = (
         "frazil.commit.retention:gone_with_a_commit",
         "each for each in found.snapshot_ids if each not in needed",
         "each for each in found.snapshot_ids if needed is not None",
-        is_simulated=False,
+        unseen="nobody lets snapshots expire",
     ),
     Mutant(
         "rows that others took out come back in a copy",
@@ -549,6 +552,6 @@ MUTANTS = (
         "frazil.commit.chain:Chain._check_files",
         "    if missing:\n        raise CommitFailed(",
         "    if False:\n        raise CommitFailed(",
-        is_simulated=False,
+        unseen="nobody cleans up files",
     ),
 )

@@ -30,8 +30,8 @@ class Mutant:
     new: str
     tests: str = ""
     """The tests that are to notice it, as pytest's -k takes it; without it, those that are named after the rule."""
-    is_simulated: bool = True
-    """A simulation can see it: not what only a real database, file system or Spark does."""
+    unseen: str = ""
+    """Why no simulation can see it; empty: one can."""
 
     @property
     def number(self) -> int:
