@@ -60,13 +60,15 @@ def by_tests(mutant: Mutant) -> Result:
     return Result(mutant, done.returncode != 0, said, time.monotonic() - began)
 
 
-def by_simulator(mutant: Mutant, seeds: int) -> Result:
-    """Whether one of so many seeds breaks a rule with it."""
-    from simulation.mutants import first_seed_that_notices
+def by_simulator(mutant: Mutant, seeds: int, folder: Path | None) -> Result:
+    """Whether one of so many seeds breaks a rule with it; a small case of that goes to the folder."""
+    from simulation.mutants import first_that_notices, keep
 
     began = time.monotonic()
-    found = first_seed_that_notices(mutant, seeds)
-    said = f"not in {seeds} seeds" if found is None else f"seed {found[0]}: {found[1]}"
+    found = first_that_notices(mutant, seeds)
+    said = f"not in {seeds} seeds" if found is None else f"seed {found.case.seed}: {found.violations[0].rule}"
+    if found is not None and folder is not None:
+        keep(mutant, found, folder)
     return Result(mutant, found is not None, said, time.monotonic() - began)
 
 
@@ -74,14 +76,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
     parser.add_argument("--by", choices=["tests", "simulator"], default="tests")
     parser.add_argument("--only", nargs="+", metavar="RULE", help="such as P1 P9")
+    parser.add_argument("--called", help="those with this in their name")
     parser.add_argument("--seeds", type=int, default=1000, help="of the simulator")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="for small cases of what was noticed")
     parser.add_argument("--jobs", type=int, default=1)
     chosen = parser.parse_args(arguments)
     mutants = [each for each in MUTANTS if chosen.only is None or each.rule in chosen.only]
+    mutants = [each for each in mutants if (chosen.called or "") in each.name]
     judge = by_tests
     if chosen.by == "simulator":
         mutants = [each for each in mutants if not each.unseen]
-        judge = partial(by_simulator, seeds=chosen.seeds)
+        judge = partial(by_simulator, seeds=chosen.seeds, folder=chosen.keep)
     missed = 0
     with ProcessPoolExecutor(chosen.jobs, mp_context=get_context("spawn")) as pool:
         for result in pool.map(judge, mutants):

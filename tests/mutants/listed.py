@@ -318,6 +318,13 @@ MUTANTS = (
         "queue.withdraw(commit_id)",
     ),
     Mutant(
+        "a swap of its own that landed unheard is taken for another's",
+        "P9",
+        "frazil.commit.loop:_Loop._told",
+        "    if self._sent is not None and is_mine:\n",
+        "    if False:\n",
+    ),
+    Mutant(
         "an earlier attempt that landed is not recognised",
         "P9",
         "frazil.commit.loop:_Loop._landed",

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from frazil.verify.simulator import Case, simulate
+import json
+from pathlib import Path
+
+from frazil.verify.simulator import Case, Result, shrink, simulate
 from mutants.listed import MUTANTS
 from mutants.mutant import Mutant, installed
 
@@ -25,11 +28,17 @@ def called(name: str) -> Mutant:
     return found
 
 
-def first_seed_that_notices(mutant: Mutant, seeds: int, first: int = 0, steps: int = 100) -> tuple[int, str] | None:
-    """The seed, and what was noticed; None: not within so many."""
+def first_that_notices(mutant: Mutant, seeds: int, first: int = 0, steps: int = 100) -> Result | None:
+    """The first run that breaks a rule; None: not within so many."""
     with installed(mutant):
-        for seed in range(first, first + seeds):
-            found = simulate(Case(seed, steps)).violations
-            if found:
-                return seed, found[0].rule
-    return None
+        runs = (simulate(Case(seed, steps)) for seed in range(first, first + seeds))
+        return next((each for each in runs if each.violations), None)
+
+
+def keep(mutant: Mutant, found: Result, folder: Path) -> None:
+    """A small case that breaks the same rule with the mutant, and must break none without it."""
+    with installed(mutant):
+        smallest = shrink(found)
+    folder.mkdir(parents=True, exist_ok=True)
+    body = {"mutant": mutant.name, "rule": smallest.violations[0].rule, "case": smallest.case.to_json()}
+    (folder / f"{mutant.name.replace(' ', '-')}.json").write_text(json.dumps(body, indent=2) + "\n")

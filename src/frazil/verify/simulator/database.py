@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from frazil.catalog._db import Bell, Db, DuplicateRow, LostRace, OutcomeUnknown
 from frazil.catalog._queue import QUEUE
 from frazil.catalog._sql import TABLES
-from frazil.catalog.base import RESERVATION
+from frazil.catalog.base import RESERVATION, Fate
 from frazil.errors import CatalogUnavailable
 from frazil.runtime import RandomStream
 from frazil.verify.simulator.faults import Fault, Point
@@ -60,6 +60,8 @@ class Database:
         self._turns: dict[str, Process] = {}
         self._refused: dict[str, tuple[int, int]] = {}
         """Process → (where the table stood, how often it was refused the turn since)."""
+        self._committed: set[str] = set()
+        """Tickets."""
         self._pointers: dict[str, str] = {}
         self.moves: list[Move] = []
         self.sleepers: dict[tuple[str, str], Task] = {}
@@ -108,6 +110,15 @@ class Database:
                 self._pointers[name] = location
                 event = self._world.journal.note(who, f"moved {name} to {location.rsplit('/', 1)[-1]}")
                 self.moves.append(Move(event, self._world.schedule.now, who, name, location))
+                self._look_at_tickets(who)
+
+    def _look_at_tickets(self, who: str) -> None:
+        """Nobody commits for a writer that has given no sign of life for so long (rule P3)."""
+        sql = f"SELECT ticket, deadline FROM {QUEUE} WHERE state = {int(Fate.COMMITTED)}"  # noqa: S608
+        for ticket, deadline in self._db.execute(sql):
+            if ticket not in self._committed and deadline <= self.now_ms:
+                self._world.records.problems.append(f"{who} has committed the ticket {ticket}, which had expired")
+            self._committed.add(ticket)
 
     def most_courtesy(self) -> int:
         """How often the turn was left to one who had reserved it."""
