@@ -225,7 +225,6 @@ MUTANTS = (
         "frazil.commit.loop:_Loop._search",
         "    if head.location == prepared.head.location:\n        return Unknown(",
         "    if False:\n        return Unknown(",
-        unseen="the simulated database never contradicts itself",
     ),
     Mutant(
         "absence is believed though history is broken",
@@ -316,6 +315,13 @@ MUTANTS = (
         "frazil.commit.loop:_Loop._done_by_namesake",
         "queue.keep_out(commit_id)",
         "queue.withdraw(commit_id)",
+    ),
+    Mutant(
+        "who is taken along is not looked for in the table",
+        "P9",
+        "frazil.commit.group:Group._member",
+        "if identity.given and _has_landed(",
+        "if False and _has_landed(",
     ),
     Mutant(
         "a swap of its own that landed unheard is taken for another's",

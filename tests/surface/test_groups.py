@@ -21,7 +21,7 @@ import frazil
 from frazil.catalog._db import OutcomeUnknown
 from frazil.catalog._memory_queue import MemoryQueue
 from frazil.catalog._queue import SqlQueue
-from frazil.catalog.base import RESERVATION, CommitQueue, Fate, Ticket, Unknown
+from frazil.catalog.base import RESERVATION, CommitQueue, Committed, Fate, Ticket, Unknown
 from frazil.catalog.foreign import ForeignCatalog
 from frazil.commit import line, tickets
 from frazil.commit.group import GROUP_DIGEST, GROUP_SIZE, MOST_TRIES
@@ -980,6 +980,31 @@ def test_p9_a_ticket_whose_arrival_was_not_confirmed_may_have_been_committed(
     monkeypatch.undo()
     assert ids_in(table) == [1, 100], "once, and its file is there"
     assert done.group_size == 2
+
+
+@pytest.mark.parametrize("options", [{}, {"commit_id": "chosen"}], ids=["any id", "chosen id"])
+def test_p9_who_is_taken_along_may_have_landed_by_a_swap_that_came_late(
+    lake: frazil.Lake, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    table = lake.table("shop.events")
+    under_way: list[Any] = []
+
+    def cut_off(prepared: Any) -> Unknown:
+        under_way.append(prepared)
+        return Unknown("the connection broke")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lake.catalog, "swap", cut_off)
+        with pytest.raises(frazil.CommitUnknown) as unknown:
+            table.append(rows(1), retry=frazil.Retry(tries=1), **options)
+    with meeting(lake) as met:
+        # Whoever of them commits for the others: these two have come first.
+        others = [met.write(table.append, rows(number)) for number in (2, 3)]
+        again = met.write(table.append, rows(1), commit_id=unknown.value.commit_id)
+        assert isinstance(lake.catalog.swap(under_way[0]), Committed)
+    assert again.result().already_committed
+    assert all(other.result().changed for other in others)
+    assert ids_in(table) == [1, 2, 3]
 
 
 @pytest.mark.parametrize("lake", ["sqlite", "postgres"], indirect=True)

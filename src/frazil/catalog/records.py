@@ -63,6 +63,18 @@ def find_record(metadata: TableMetadata, commit_id: str) -> CommitRecord | None:
     return None
 
 
+def has_landed_since(metadata: TableMetadata, commit_id: str, base: int | None, base_number: int) -> bool:
+    """Whether the metadata has the id by now; ``base``: the snapshot at which it had not."""
+    if _property(commit_id) in metadata.properties:
+        return True
+    for snapshot in reversed(metadata.raw.get("snapshots") or ()):
+        if snapshot["snapshot-id"] == base or 0 < snapshot.get("sequence-number", 0) <= base_number:
+            return False
+        if (snapshot.get("summary") or {}).get(COMMIT_ID) == commit_id:
+            return True
+    return False
+
+
 def property_updates(metadata: TableMetadata, record: CommitRecord, now_ms: int) -> tuple[dict[str, Any], ...]:
     """The updates that keep a record without a snapshot, and let go of the oldest ones beyond ``KEPT``."""
     value = {

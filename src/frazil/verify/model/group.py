@@ -108,9 +108,22 @@ class Group:
         return step[process.at](state, number, process)
 
     def _later(self, state: State, number: int, process: Process) -> Steps:
-        if state.processes[0].at in (At.DEAD, At.UNKNOWN):
+        if state.processes[0].at not in (At.DEAD, At.UNKNOWN):
+            return
+        if self.setting.is_found(state, number):
+            words = f"{name_of(number)}, who repeats A's call, finds its commit id"
+            yield words, put(state, number, Process(At.OK))
+        else:
             words = f"{name_of(number)}, who repeats A's call with the same commit id, begins"
-            yield words, put(state, number, process._replace(at=At.NEW))
+            yield words, put(self._without_namesake(state), number, process._replace(at=At.NEW))
+
+    def _without_namesake(self, state: State) -> State:
+        """Where A chose no id, its ticket has the one it was told, and nobody else records that."""
+        if self.bounds.has_ids:
+            return state
+        if state.tickets[0] == NONE and self.on(Rule.NAMESAKE_IS_KEPT_OUT):
+            return set_fate(state, 0, WITHDRAWN)
+        return withdrawn(self.setting, state, 0)
 
     def _queued(self, state: State, number: int, process: Process) -> Steps:
         yield from self._waits(state, number, process)
@@ -142,6 +155,10 @@ class Group:
         """What is put under the same key first keeps the late one out; what the row says then is the truth."""
         name, fate = name_of(number), state.tickets[number]
         own = process._replace(at=At.NEW, may_queue=False)
+        if state.losses:
+            poorer = state._replace(losses=state.losses - 1)
+            words = f"{name} gets no answer any more, and says that the outcome is unknown"
+            yield words, put(poorer, number, Process(At.UNKNOWN))
         if not self.on(Rule.PUT_IS_FENCED):
             words = f"{name} takes its ticket for not sent"
             yield words, put(state, number, own)
@@ -193,7 +210,7 @@ class Group:
 
     def _reads_head(self, state: State, number: int, process: Process, how: str) -> Steps:
         words = f"{name_of(number)} reads the head" + (f" {how}" if how else "")
-        if self.bounds.rerun and state.ids >> self.setting.op(number) & 1:
+        if self.setting.is_found(state, number):
             yield from self._done_before(state, number, process, words)
             return
         read = process._replace(at=At.READY if process.is_alone else At.HEAD, base=state.version, had=self._had(state))
@@ -239,7 +256,9 @@ class Group:
             if fate != WAITING or at == number or state.expired >> at & 1:
                 continue
             op = self.setting.op(at)
-            known = op in taken or (process.lost and self.bounds.rerun and state.ids >> op & 1)
+            # The swap inserts ids of its own accord; who is found in the table only, it would not notice.
+            looks = process.lost if self.bounds.has_ids else self.on(Rule.PASSENGERS_ARE_LOOKED_FOR)
+            known = op in taken or (looks and self.setting.is_found(state, at))
             if known or state.tries[at] >= self.bounds.most_tries:
                 returned |= 1 << at
             else:

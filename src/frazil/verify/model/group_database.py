@@ -38,7 +38,7 @@ def applied(setting: Setting, state: State, flight: Flight) -> tuple[bool, State
     if setting.on(Rule.ONE_TRANSACTION) and (late or any(state.tickets[at] != WAITING for at in bits(guarded))):
         return False, state
     landing = [*bits(flight.group), flight.number]
-    ids = [setting.op(at) for at in landing] if setting.bounds.rerun else []
+    ids = [setting.op(at) for at in landing if setting.is_recorded(at)]
     if setting.on(Rule.IDS_ARE_UNIQUE) and (len(set(ids)) < len(ids) or any(state.ids >> op & 1 for op in ids)):
         return False, state
     counts = list(state.counts if setting.on(Rule.POINTER_IS_COMPARED) else flight.had)

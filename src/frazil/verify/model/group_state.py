@@ -32,6 +32,8 @@ class Rule(enum.StrEnum):
     CLEANUP_WITHDRAWS = "clean-up withdraws a ticket before it deletes files"
     GONE_IS_UNKNOWN = "a ticket that is gone means that the outcome is unknown"
     PUT_IS_FENCED = "a ticket whose answer was lost is fenced off"
+    NAMESAKE_IS_KEPT_OUT = "who repeats a call keeps the first one's ticket out, even if it has not arrived yet"
+    PASSENGERS_ARE_LOOKED_FOR = "who is taken along under an id is looked for in the table first"
     FENCE_IS_READ = "what the row says after the fence is what became of the ticket"
     ONLY_OWN_FILES = "a losing combiner deletes no file of others"
     TRIES_ARE_COUNTED = "a ticket that combiners died of goes back to its writer"
@@ -123,6 +125,8 @@ class Bounds:
     """A combiner may give a ticket back for a reason of its own."""
     rerun: bool = False
     """The last writer repeats A's call, under the same commit id, when A is dead or in doubt."""
+    has_ids: bool = True
+    """A chose its commit id, which is recorded; else it was told one, which its ticket and its snapshot have."""
     has_poison: bool = False
     """Whoever takes A's ticket along dies of it."""
     most_tries: int = 1
@@ -142,7 +146,20 @@ class Setting:
 
     def op(self, number: int) -> int:
         """A repeated call is the same operation as the first one."""
-        return 0 if self.bounds.rerun and number == self.bounds.writers - 1 else number
+        return 0 if self.is_rerun(number) else number
+
+    def is_rerun(self, number: int) -> bool:
+        return self.bounds.rerun and number == self.bounds.writers - 1
+
+    def is_recorded(self, number: int) -> bool:
+        """Whether the swap that lands it inserts its commit id."""
+        return self.bounds.rerun and (self.bounds.has_ids or self.is_rerun(number))
+
+    def is_found(self, state: State, number: int) -> bool:
+        """Whether who looks for its commit id finds it, by the record, or by what A's ticket or snapshot say."""
+        if not self.is_recorded(number):
+            return False
+        return bool(state.ids >> self.op(number) & 1) or (not self.bounds.has_ids and state.counts[0] > 0)
 
 
 def name_of(number: int) -> str:

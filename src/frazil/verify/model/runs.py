@@ -56,6 +56,7 @@ _REPEATED = swap_state.Bounds(attempts=1, crashes=1, reruns=1)
 _FAULTS = group_state.Bounds(crashes=2, losses=1, expiries=1)
 _REVIVED = group_state.Bounds(crashes=0, losses=2, expiries=1)
 _RERUN = group_state.Bounds(writers=3, rerun=True)
+_TOLD = group_state.Bounds(writers=3, crashes=0, losses=2, rerun=True, has_ids=False)
 _POISON = group_state.Bounds(writers=3, crashes=0, losses=0, has_poison=True)
 _PATIENT = group_state.Bounds(crashes=0, losses=0, may_give_up=False)
 
@@ -73,6 +74,7 @@ SMALL = (
     ),
     Run("group: 2 writers, 2 lost answers, a deadline", _grouped(_REVIVED)),
     Run("group: 2 writers, a crash, a call repeated with the same id", _grouped(_RERUN)),
+    Run("group: 2 writers, 2 lost answers, a call repeated with the id that it was told", _grouped(_TOLD)),
     Run("group: 3 writers, a ticket that combiners die of", _grouped(_POISON)),
     Run("compaction: 2 commits of every kind", Compaction()),
     Run("compaction: 3 commits", Compaction(compaction_state.Bounds(3, _WITH_KEYS))),
@@ -160,6 +162,8 @@ FLAWS = (
     _group(_G.GONE_IS_UNKNOWN, "P9", "failed_is_not_there", _FAULTS),
     _group(_G.PUT_IS_FENCED, "P9", "lands_at_most_once"),
     _group(_G.FENCE_IS_READ, "P9", "lands_at_most_once"),
+    _group(_G.NAMESAKE_IS_KEPT_OUT, "P9", "lands_at_most_once", _TOLD),
+    _group(_G.PASSENGERS_ARE_LOOKED_FOR, "P9", "lands_at_most_once", _TOLD),
     _group(_G.ONLY_OWN_FILES, "P13", "no_live_file_is_deleted"),
     _group(_G.TRIES_ARE_COUNTED, "P4", "a_bad_ticket_stops_few", _POISON),
     _rows(_C.COPIES_ARE_NOT_YOUNGER, "P20", "no_row_comes_back"),
