@@ -327,7 +327,7 @@ MUTANTS = (
         "a swap of its own that landed unheard is taken for another's",
         "P9",
         "frazil.commit.loop:_Loop._told",
-        "    if self._sent is not None and is_mine:\n",
+        "    if self._sent is not None and told.group_index == 0:\n",
         "    if False:\n",
     ),
     Mutant(

@@ -21,7 +21,7 @@ import frazil
 from frazil.catalog._db import OutcomeUnknown
 from frazil.catalog._memory_queue import MemoryQueue
 from frazil.catalog._queue import SqlQueue
-from frazil.catalog.base import RESERVATION, CommitQueue, Committed, Fate, Ticket, Unknown
+from frazil.catalog.base import RESERVATION, CommitQueue, Committed, Fate, Stale, Ticket, Unknown
 from frazil.catalog.foreign import ForeignCatalog
 from frazil.commit import line, tickets
 from frazil.commit.group import GROUP_DIGEST, GROUP_SIZE, MOST_TRIES
@@ -344,8 +344,15 @@ def test_p11_a_sinks_mark_travels_with_its_batch(lake: frazil.Lake) -> None:
     assert _data_files(lake) == _live(table)
 
 
-def test_properties_that_are_set_at_once_are_set_by_one_swap(lake: frazil.Lake) -> None:
+@pytest.mark.parametrize("losses", [0, 3], ids=["at first", "after a race that each has lost"])
+def test_properties_that_are_set_at_once_are_set_by_one_swap(
+    lake: frazil.Lake, monkeypatch: pytest.MonkeyPatch, losses: int
+) -> None:
     table = lake.table("shop.events")
+    swap, lost = lake.catalog.swap, iter(range(losses))
+    if losses:
+        monkeypatch.setattr(lake.catalog, "swap", lambda each: swap(each) if next(lost, None) is None else Stale(None))
+        monkeypatch.setattr(Traffic, "is_busy", lambda *_: False)
     before = lake.catalog.load(NAME).metadata.raw.get("metadata-log", [])
     queued = threading.Semaphore(0)
 
@@ -361,6 +368,7 @@ def test_properties_that_are_set_at_once_are_set_by_one_swap(lake: frazil.Lake) 
             assert queued.acquire(timeout=60)
     done = [future.result() for future in futures]
     assert {each.group_size for each in done} == {3}
+    assert sorted(each.group_index for each in done) == [0, 1, 2]
     assert all(each.changed for each in done)
     assert {f"p{number}" for number in range(3)} <= set(table.properties)
     assert len(lake.catalog.load(NAME).metadata.raw["metadata-log"]) == len(before) + 1

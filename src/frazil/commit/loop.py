@@ -291,8 +291,8 @@ class _Loop:
         """By my ticket: another writer committed it, with others; or my own swap did, whose answer was lost."""
         assert self._line is not None
         told = Told.decode(verdict.outcome)
-        is_mine = self._parcel is None or self._parcel.write is None or told.snapshot_id in self._chain.snapshot_ids
-        if self._sent is not None and is_mine:
+        # Who commits for others comes first in its group.
+        if self._sent is not None and told.group_index == 0:
             return self._landed_unheard(self._sent)
         self._line.traffic.met_others(self._line.place, self._runtime.monotonic(), told.group_size)
         self._chain.keep_rows()
