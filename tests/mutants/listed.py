@@ -269,6 +269,7 @@ MUTANTS = (
         "    if self._landed(head.metadata):\n        self._fate",
         "    if False:\n        self._fate",
         tests="test_p9_ or test_p30_",
+        unseen="a database that answers for certain makes nobody try again before it knows",
     ),
     Mutant(
         "a chosen id is not looked up",
@@ -276,6 +277,7 @@ MUTANTS = (
         "frazil.commit.loop:_Loop._try_once",
         "    if self._identity.given and (earlier := self._done_before(head)) is not None:",
         "    if False and (earlier := self._done_before(head)) is not None:",
+        unseen="the record of an id is there once, and is found when all tries are used up",
     ),
     Mutant(
         "an unknown swap is searched for, not sent again",
@@ -337,6 +339,7 @@ MUTANTS = (
         "any(head.has_snapshot(each) for each in self._chain.snapshot_ids)",
         "False",
         tests="test_p9_",
+        unseen="a database that answers for certain makes nobody try again before it knows",
     ),
     Mutant(
         "a ticket that is gone is a failure",
@@ -510,6 +513,7 @@ MUTANTS = (
         "frazil.commit.conflicts:row_conflicts",
         "    if Check.BASE_IS_ANCESTOR in wanted and not history.base_is_ancestor and not _is_blind(write):",
         "    if False:",
+        unseen="nobody rolls back",
     ),
     Mutant(
         "the branch's head is not the parent",

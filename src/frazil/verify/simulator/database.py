@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _AWAY_S = (0.3, 3.0, 15.0, 40.0)
+_TIMEOUTS_S = (0.0, 0.05, 0.5, 5.0)
 _LATE_S = (0.01, 0.2, 2.0, 20.0, 90.0)
 _PATIENCE = 200
 """Twenty seconds and more of asking for a turn while nothing moves."""
@@ -220,12 +221,18 @@ class SimulatedEngine:
             raise OutcomeUnknown("The network is gone")
         if fault is Fault.DELAY:
             self._later(apply, "arrives late")
+            self._wait_in_vain()
             raise OutcomeUnknown("The connection broke before an answer came")
         result = apply()
         if fault is Fault.DUPLICATE:
             self._later(apply, "arrives again")
             return result
+        self._wait_in_vain()
         raise OutcomeUnknown("The connection broke after the request was sent")
+
+    def _wait_in_vain(self) -> None:
+        """It takes a while until who gets no answer knows."""
+        self._process.sleep(self._process.chance.choice(_TIMEOUTS_S))
 
     def _cut_off(self, apply: Callable[[], object]) -> None:
         """The transaction got through, is still under way, or was lost."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from frazil.commit.operations import Identity
 from frazil.commit.operations import Write as Staged
@@ -61,6 +61,8 @@ class Session:
     pending: Write | None = None
     """A write whose process died before it heard an answer."""
     calls: int = 0
+    number: int = 0
+    """Of the step that it is at."""
 
     # What to do
 
@@ -146,6 +148,8 @@ class Session:
     @staticmethod
     def _place(write: Write) -> WriteOptions:
         options: WriteOptions = {"engine": "arrow"}
+        if write.step.isolation is not None:
+            options["isolation"] = cast("Any", write.step.isolation)
         if write.step.branch != "main" and write.step.verb in steps.ROW_VERBS:
             options["branch"] = write.step.branch
         return options

@@ -46,6 +46,7 @@ class Step:
     set: Mapping[str, int | str] = field(default_factory=dict)
     """Column → its new value, or a number to be added to ``v`` where the column is ``+v``."""
     mode: str | None = None
+    isolation: str | None = None
     branch: str = "main"
     name: str = ""
     """Of a column, a property or a branch."""
@@ -58,6 +59,7 @@ class Step:
             *([f"where {condition_sql(self.where)}"] if self.verb in ("delete", "update", "overwrite") else []),
             *([f"set {dict(self.set)}"] if self.set else []),
             *([self.mode] if self.mode else []),
+            *([f"at {self.isolation}"] if self.isolation else []),
             *([f"on {self.branch}"] if self.branch != "main" else []),
             *([self.name] if self.name else []),
             *([str(self.value)] if self.value is not None else []),

@@ -94,6 +94,8 @@ class World:
         self._births = 0
         self.power_losses = 0
         self.frozen_until = 0.0
+        self.ledger: list[int] = []
+        """Keys of rows that are there, or were."""
         self.outside = Process("outside", self, seeded(f"{case.seed}/outside"), is_faultless=True)
         self.lake = SimulatedLake(self.outside)
         self.lake.create_namespace("sim")
@@ -202,7 +204,7 @@ class _Player:
                 session.resume(again)
             while (number := self._world.next_step()) is not None:
                 session.name, session.draw = f"s{number}", seeded(f"{self._world.case.seed}/step/{number}")
-                session.calls = 0
+                session.calls, session.number = 0, number
                 if not self._part.is_foreign and session.draw.random() < _CLEANING:
                     session.write(Step("delete", value="include"))
                 self._part.act(session)
