@@ -546,6 +546,7 @@ MUTANTS = (
         '    if self._write.kind is Kind.REWRITE and change.operation == "replace":',
         "    if False:",
         tests="test_p26_ or rewrite",
+        unseen="it saves work; the rows are safe without it",
     ),
     Mutant(
         "rows are not followed through a rewrite",
@@ -562,6 +563,7 @@ MUTANTS = (
         "    if missing := left & required:\n        raise FilesMissing(sorted(missing))",
         "    if missing := left & required:\n        pass",
         tests="test_p26_ or missing or not_in_the_table",
+        unseen="a second net: the history is always whole here, and the checks before it find the same",
     ),
     Mutant(
         "files of an old write are not looked for",

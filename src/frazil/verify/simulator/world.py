@@ -28,7 +28,7 @@ from frazil.verify.simulator.steps import SCHEMA, Step
 _CLEANING = 0.06
 """How often an actor empties the table first, so that it stays small and runs stay fast."""
 _CROWDS = (2, 3, 4, 5, 6, 6, 8, 12)
-_SMALL_CASTS = 0.4
+_SMALL_CASTS = 0.5
 """How often all but the first have one of two parts: then these meet often."""
 _PROPERTIES: tuple[dict[str, str], ...] = (
     {},
