@@ -51,6 +51,7 @@ def summed(found: list[Json]) -> Json:
     seconds = totals["elapsed_s"]
     return {
         "benchmark": "simulation",
+        "figures": {},
         "steps": STEPS,
         **totals,
         "elapsed_s": round(seconds, 1),

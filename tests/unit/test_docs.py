@@ -18,6 +18,7 @@ from frazil.commit.checks import Check
 from frazil.commit.conflicts import REQUIRED
 from frazil.commit.operations import Kind
 from frazil.model import Isolation
+from mutants.listed import MUTANTS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/**/*.md")])
@@ -139,9 +140,20 @@ def conflicts_table() -> str:
     return "\n".join(lines)
 
 
+def unseen_table() -> str:
+    lines = ["| Rule | What was taken out | Why no simulation sees it |", "|---|---|---|"]
+    lines += [f"| {each.rule} | {each.name} | {each.unseen} |" for each in MUTANTS if each.unseen]
+    return "\n".join(lines)
+
+
 @pytest.mark.parametrize(
     ("page", "wanted"),
-    [("errors.md", errors_table()), ("guarantees.md", rules_table()), ("conflicts.md", conflicts_table())],
+    [
+        ("errors.md", errors_table()),
+        ("guarantees.md", rules_table()),
+        ("conflicts.md", conflicts_table()),
+        ("simulator.md", unseen_table()),
+    ],
 )
 def test_the_generated_part_of_a_page_is_current(page: str, wanted: str) -> None:
     path = ROOT / "docs" / page
