@@ -364,7 +364,8 @@ class _Judge:
             if write.told is Told.COMMITTED:
                 self._found.commits += 1
                 # Of several in one group that set the same property, the last one is seen.
-                is_alone = write.commit is not None and write.commit.group_size == 1
+                done = write.commit
+                is_alone = done is not None and done.group_size == 1 and not done.already_committed
                 if not there() and (is_alone or step.verb != "set_properties"):
                     self._wrong("an acknowledged write is there", str(write))
             elif write.told is Told.FAILED and step.verb in ("set_properties", "create_branch") and there():
