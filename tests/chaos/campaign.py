@@ -8,9 +8,10 @@ import multiprocessing as mp
 import os
 import random
 import signal
+import sqlite3
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,6 +37,7 @@ _MOMENT_S = 5.0
 """Who is asked to die at a moment that nobody comes to is let off after so long."""
 _PROGRESS = 3
 """So many batches are acknowledged after each fault."""
+_HELD_S = 10.0
 _RARE_EVERY = 25
 _OFTEN = 3
 
@@ -57,12 +59,15 @@ class Report:
     faults: Counter[Fault] = field(default_factory=Counter)
     told: Counter[str] = field(default_factory=Counter)
     """What writers were told of their batches."""
+    held_up: int = 0
+    """How often all others had to wait for one that was frozen inside its transaction (SQLite)."""
     violations: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
     def add(self, other: Report) -> None:
         self.faults += other.faults
         self.told += other.told
+        self.held_up += other.held_up
         self.violations += other.violations
         self.seconds += other.seconds
 
@@ -71,6 +76,8 @@ class Report:
         hard = sum(self.faults[fault] for fault in KILLS_AND_CUTS)
         lines = [f"{self.faults.total()} faults ({hard} kills and cuts) in {self.seconds:.0f} s; batches: {told}"]
         lines += [f"  {fault:34} {self.faults[fault]:6}" for fault in Fault if self.faults[fault]]
+        if self.held_up:
+            lines.append(f"  {self.held_up} times all had to wait for one who was frozen with SQLite's lock")
         lines += [f"VIOLATION {each}" for each in self.violations]
         return "\n".join(lines or ["nothing happened"])
 
@@ -90,12 +97,12 @@ def _run(plan: Plan) -> Report:
             direct = server.create_database("chaos")
             proxy = stack.enter_context(contextlib.closing(ProxyProcess(server.port, direct)))
             through = server.uri(urlsplit(direct).path[1:], port=proxy.port)
-        campaign = _Campaign(plan, direct, through, server, proxy)
+        campaign = Campaign(plan, direct, through, server, proxy)
         stack.callback(campaign._crew.end_all)
         return campaign.run()
 
 
-class _Campaign:
+class Campaign:
     def __init__(
         self, plan: Plan, direct: str, through: str, server: PostgresServer | None, proxy: ProxyProcess | None
     ) -> None:
@@ -182,10 +189,30 @@ class _Campaign:
         assert process.pid is not None
         os.kill(process.pid, signal.SIGSTOP)
         try:
-            self._progress(_PROGRESS, f"the others go on while writer {writer} is frozen")
+            self._progress(_PROGRESS, f"the others go on while writer {writer} is frozen", self.are_held_up())
         finally:
             os.kill(process.pid, signal.SIGCONT)
         return True
+
+    def are_held_up(self) -> Callable[[], bool]:
+        """Whether, on SQLite, nobody gets the lock: who was frozen inside its transaction has it until it goes on."""
+        free_at = time.monotonic()
+
+        def look() -> bool:
+            nonlocal free_at
+            if self._server is not None or time.monotonic() - free_at < _HELD_S / 2:
+                return False
+            with contextlib.closing(sqlite3.connect(self._plan.folder / "catalog.db", timeout=0)) as probe:
+                try:
+                    probe.execute("BEGIN IMMEDIATE")
+                except sqlite3.OperationalError:
+                    is_held = time.monotonic() - free_at > _HELD_S
+                    self._report.held_up += is_held
+                    return is_held
+            free_at = time.monotonic()
+            return False
+
+        return look
 
     def _at_a_moment(self, deed: Deed, moment: Moment | None = None) -> bool:
         self._orders += 1
@@ -307,10 +334,10 @@ class _Campaign:
             self._by_told[note.kind].add((note.writer, note.batch))
             self._acks += note.kind == "acknowledged"
 
-    def _progress(self, how_many: int, what: str) -> None:
+    def _progress(self, how_many: int, what: str, excuse: Callable[[], bool] = lambda: False) -> None:
         self._crew.read_notes()
         wanted = self._acks + how_many
-        self._crew.until(lambda: self._acks >= wanted, what)
+        self._crew.until(lambda: self._acks >= wanted or excuse(), what)
 
     # The verdict
 

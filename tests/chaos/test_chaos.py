@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 from pathlib import Path
 
 import pytest
 
-from chaos.campaign import Plan, run_apart
+from chaos import campaign
+from chaos.campaign import Campaign, Plan, run_apart
 from chaos.faults import EVERYWHERE, ON_POSTGRES, RARE, Fault
 
 NEED_SOMEBODY = {Fault.KILL_AT, Fault.FREEZE_AT, Fault.REPEAT, Fault.COPY, Fault.CUT_BEFORE, Fault.CUT_AFTER}
@@ -27,3 +30,15 @@ def test_whatever_happens_every_acknowledged_batch_is_there_once(database: str, 
     assert report.faults.total() >= faults * 2 // 3, "too few faults to prove anything"
     assert report.told["acknowledged"] >= 3 * faults, "too few batches to prove anything"
     assert report.told["refused"] > 0, "no fault was ever felt"
+
+
+@pytest.mark.parametrize("is_locked", [True, False])
+def test_only_a_lock_that_nobody_gives_back_excuses_a_standstill(
+    is_locked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(campaign, "_HELD_S", 0.0)
+    plan = Plan("sqlite", tmp_path, 0, seed=0)
+    are_held_up = Campaign(plan, "", "", None, None).are_held_up()
+    with contextlib.closing(sqlite3.connect(tmp_path / "catalog.db")) as frozen:
+        frozen.execute("BEGIN IMMEDIATE" if is_locked else "SELECT 1")
+        assert are_held_up() is is_locked
