@@ -292,6 +292,7 @@ class SimulatedEngine:
             raise self._unreachable()
 
     def _unreachable(self) -> CatalogUnavailable:
+        self._process.troubles += 1
         return CatalogUnavailable("The simulated database cannot be reached")
 
 

@@ -19,7 +19,7 @@ from frazil.catalog.records import COMMIT_ID
 from frazil.commit.line import LIVES_MS
 from frazil.commit.rebase import VERB
 from frazil.commit.summaries import commits_of
-from frazil.errors import FrazilError
+from frazil.errors import FrazilError, RetriesExhausted
 from frazil.table import Table
 from frazil.verify.simulator import steps
 from frazil.verify.simulator.database import Move
@@ -86,6 +86,7 @@ class _Judge:
         self._check_snapshots()
         if not self._found.violations:
             self._check_writes()
+            self._check_who_gave_up()
             self._check_order()
             self._check_ghosts()
             self._check_patience()
@@ -275,6 +276,12 @@ class _Judge:
             if snapshot_id not in histories[branch]:
                 self._wrong("an acknowledged write is there", f"{write} is not in the history of {branch}")
 
+    def _check_who_gave_up(self) -> None:
+        """Nobody says that nothing was committed under its id who could have known better (rule P9)."""
+        for write, snapshot_id in self._placed.items():
+            if any(_gave_up_blindly(attempt, self._first_event[snapshot_id]) for attempt in write.attempts):
+                self._wrong("who gives up has looked", f"{write} had landed, in {snapshot_id}, by then")
+
     def _check_order(self) -> None:
         """Who had heard of its commit before another began stands before it."""
         earliest: tuple[int, Write] | None = None
@@ -387,6 +394,11 @@ class _Judge:
         rows: State = tuple(scan.to_arrow().to_pylist())
         if counted(rows) != self._seen_by(rows, scan.snapshot_id):
             self._wrong("readers see a snapshot as it is", f"the last one, {scan.snapshot_id}")
+
+
+def _gave_up_blindly(attempt: Attempt, landed: int) -> bool:
+    gave_up = attempt.told is Told.FAILED and attempt.error == RetriesExhausted.__name__ and attempt.has_id
+    return gave_up and attempt.undisturbed_since is not None and landed < attempt.undisturbed_since
 
 
 def _history(final: Json, branch: str, parents: Mapping[int, int | None]) -> set[int]:

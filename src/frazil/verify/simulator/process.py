@@ -34,6 +34,10 @@ class Process:
     cut_off_until: float = 0.0
     """Without network until then."""
     task: Task | None = None
+    troubles: int = 0
+    """Faults that it has met."""
+    phase: tuple[int, int] = (0, 0)
+    """The event at which it came to a phase of a commit last, and its troubles by then."""
     turns: set[str] = field(default_factory=set)
     """Those that it holds."""
     double: Callable[[], bool] = lambda: False
@@ -78,6 +82,7 @@ class Process:
         return None if self.is_faultless else self.world.weather.strikes(point, self.chance.random())
 
     def struck(self, fault: Fault, detail: str = "") -> None:
+        self.troubles += 1
         self.world.journal.struck(self.name, fault, detail)
 
     def note(self, what: str) -> int:
@@ -88,7 +93,7 @@ class Process:
         self.check_alive()
         if self.is_faultless:
             return
-        self.note(f"at {phase}")
+        self.phase = self.note(f"at {phase}"), self.troubles
         # Thinking takes time, too, and is when others come in between.
         self.take(self.world.thinking_s)
         fault = self.strikes(Point.PHASE)

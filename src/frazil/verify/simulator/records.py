@@ -33,6 +33,10 @@ class Attempt:
     told: Told = Told.UNKNOWN
     error: str = ""
     commit: Commit | None = None
+    has_id: bool = False
+    """It was made under an id that its caller chose, or was told."""
+    undisturbed_since: int | None = None
+    """Its last phase, after which it met no fault; None: it did."""
 
 
 @dataclass(slots=True, eq=False)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 KEYS = 8
 PARTITIONS = ("a", "b", "c")
+_SECOND_THOUGHTS_S = (0.5, 0.5, 5.0, 40.0)
 _RETRIES = (None, None, None, Retry(tries=4, base_ms=20), Retry(total_s=1.0), Retry(fault_tries=0), Retry(tries=1))
 
 
@@ -119,7 +120,7 @@ class Session:
         attempt = self._attempt(write, options)
         self._catch_breath(write)
         while self._is_worth_repeating(write, attempt) and self.draw.random() < 0.7:
-            self.pause(0.5)
+            self.pause(self.draw.choice(_SECOND_THOUGHTS_S))
             attempt = self._attempt(write, {**options, "commit_id": write.commit_id})
         self.pending = None
         return write
@@ -186,8 +187,9 @@ class Session:
 
     def _follow(self, write: Write, work: Callable[[], Commit]) -> Attempt:
         """Make the call, and write down what its caller hears."""
+        has_id = bool(write.commit_id)
         started = self.process.note(f"calls {write.name} {write.step}")
-        attempt = Attempt(self.process.name, started)
+        attempt = Attempt(self.process.name, started, has_id=has_id)
         write.attempts.append(attempt)
         try:
             done = work()
@@ -198,6 +200,8 @@ class Session:
         else:
             attempt.commit = done
             attempt.told = Told.COMMITTED if done.changed else Told.UNCHANGED
+        last_phase, troubles = self.process.phase
+        attempt.undisturbed_since = last_phase if troubles == self.process.troubles else None
         again = ", found already" if attempt.commit is not None and attempt.commit.already_committed else ""
         attempt.finished = self.process.note(f"hears of {write.name}: {attempt.told.value} {attempt.error}{again}")
         return attempt
