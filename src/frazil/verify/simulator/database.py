@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_AWAY_S = (0.3, 3.0, 15.0, 40.0)
+_AWAY_S = (0.05, 0.3, 3.0, 15.0, 40.0)
 _TIMEOUTS_S = (0.0, 0.05, 0.5, 5.0)
-_LATE_S = (0.01, 0.2, 2.0, 20.0, 90.0)
+_LATE_S = (0.01, 0.2, 1.0, 3.0, 20.0, 90.0)
 _PATIENCE = 200
 """Twenty seconds and more of asking for a turn while nothing moves."""
 _STEPS_MS = (-30_000, -2_000, -50, 50, 5_000, 120_000)
@@ -239,9 +239,9 @@ class SimulatedEngine:
         process, chance = self._process, self._process.chance
         process.cut_off_until = process.world.schedule.now + chance.choice(_AWAY_S)
         fate = chance.random()
-        if fate < 0.4:
+        if fate < 0.35:
             apply()
-        elif fate < 0.7:
+        elif fate < 0.75:
             self._later(apply, "arrives late")
 
     def _later(self, apply: Callable[[], object], what: str) -> None:

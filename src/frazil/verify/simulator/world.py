@@ -29,7 +29,7 @@ _CLEANING = 0.06
 """How often an actor empties the table first, so that it stays small and runs stay fast."""
 _CROWDS = (2, 3, 4, 5, 6, 6, 8, 12)
 _SMALL_CASTS = 0.5
-"""How often all but the first have one of two parts: then these meet often."""
+"""How often all others append, too, or have one of two more parts: then these meet often."""
 _PROPERTIES: tuple[dict[str, str], ...] = (
     {},
     {"commit.manifest.min-count-to-merge": "3"},
@@ -116,9 +116,10 @@ class World:
         """Who plays. The steps are for whoever is free next, so that nobody who stands still leaves the others idle."""
         chance = seeded(f"{self.case.seed}/cast")
         known = list(ACTORS.values())
+        weights = [each.weight for each in known]
         if chance.random() < _SMALL_CASTS:
-            known = chance.sample(known, 2)
-        others = chance.choices(known, [each.weight for each in known], k=count - 1)
+            known, weights = [ACTORS["appender"], *chance.sample(known, 2)], [1.0] * 3
+        others = chance.choices(known, weights, k=count - 1)
         for index, part in enumerate((ACTORS["appender"], *others)):
             after = chance.random() * self.pause_s
             if part.name in self.case.actors:
