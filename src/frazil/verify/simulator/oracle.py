@@ -27,7 +27,7 @@ from frazil.verify.simulator.faults import Fault
 from frazil.verify.simulator.lake import TABLE
 from frazil.verify.simulator.reader import SnapshotReader, Unreadable
 from frazil.verify.simulator.records import Attempt, Told, Write
-from frazil.verify.simulator.steps import ROW_VERBS, State, apply, counted, projected, selected
+from frazil.verify.simulator.steps import ROW_VERBS, State, apply, counted, holds, projected, selected
 from frazil.verify.simulator.world import World
 
 _SHOWN = 4
@@ -74,6 +74,8 @@ class _Judge:
         self._heads: list[tuple[int, int | None]] = []
         """(event, the snapshot of main since then)."""
         self._states: dict[int | None, State] = {None: ()}
+        self._reached: dict[int | None, int] = {None: 0}
+        """Snapshot → how many writes stand in the order up to it."""
         self._placed: dict[Write, int] = {}
         self._order: list[Write] = []
 
@@ -86,6 +88,7 @@ class _Judge:
         self._check_snapshots()
         if not self._found.violations:
             self._check_writes()
+            self._check_deleted_rows()
             self._check_who_gave_up()
             self._check_order()
             self._check_ghosts()
@@ -190,6 +193,7 @@ class _Judge:
             self._placed[write] = snapshot_id
             self._order.append(write)
         self._states[snapshot_id] = state
+        self._reached[snapshot_id] = len(self._order)
         try:
             self._check_files(reader.paths(snapshot["manifest-list"]), self._first_event[snapshot_id], checked)
             rows = reader.rows(snapshot["manifest-list"])
@@ -275,6 +279,22 @@ class _Judge:
                 histories[branch] = _history(final, branch, parents)
             if snapshot_id not in histories[branch]:
                 self._wrong("an acknowledged write is there", f"{write} is not in the history of {branch}")
+
+    def _check_deleted_rows(self) -> None:
+        """Rows that somebody deleted by a condition while they were on their way are not appended (rule P23)."""
+        deletes = [
+            (number, each.step.where)
+            for number, each in enumerate(self._order)
+            if each.step.verb == "delete" and not each.is_foreign
+        ]
+        for number, write in enumerate(self._order):
+            step = write.step
+            if step.verb != "append" or write.is_foreign or step.branch != "main" or not write.bases:
+                continue
+            base = max(self._reached[each] for each in write.bases)
+            for at, where in deletes:
+                if base <= at < number and any(holds(where, row) for row in step.rows):
+                    self._wrong("what was deleted does not come back", f"{write} after {self._order[at]}")
 
     def _check_who_gave_up(self) -> None:
         """Nobody says that nothing was committed under its id who could have known better (rule P9)."""

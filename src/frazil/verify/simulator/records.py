@@ -51,6 +51,8 @@ class Write:
     attempts: list[Attempt] = field(default_factory=list)
     seen: tuple[Condition, State] | None = None
     """What its transaction had read, on which it depends."""
+    bases: list[int | None] = field(default_factory=list)
+    """The snapshots that its attempts were made on."""
     is_doubled: bool = False
     """Two processes were at it at once."""
 

@@ -44,6 +44,7 @@ class _NamedTable(Table):
         return identity
 
     def _finish(self, call: Call, write: Staged) -> Commit:
+        self._write.bases.append(write.base.snapshot_id)
         # Large writes take long between their first look at the table and their commit.
         self._process.take(self._process.world.staging_s)
         return super()._finish(call, write)
