@@ -165,6 +165,7 @@ def test_tickets_are_counted_by_what_became_of_them(lake: frazil.Lake, onlooker:
     queue.put(replace(ticket(lake, "elsewhere"), table_uuid="another"), LONG)
     queue.withdraw("withdrawn")
     queue.withdraw("withdrawn too")
+    queue.keep_out("somebody who never came")
     give_back(lake, ["returned"])
     queue.tried(["waits", "waits too"])
     queue.tried(["waits", "returned"])
@@ -174,6 +175,7 @@ def test_tickets_are_counted_by_what_became_of_them(lake: frazil.Lake, onlooker:
         waiting=2, returned=1, withdrawn=2, late_tries=4
     )
     assert found["another"].waiting == 1
+    assert set(found) == {uuid_of(lake), "another"}
 
 
 def test_a_table_that_nobody_waits_for_has_an_empty_queue(lake: frazil.Lake, onlooker: frazil.Lake) -> None:

@@ -60,4 +60,6 @@ def queue_stats(store: SqlStore) -> Mapping[str, QueueStats] | None:
     return {
         uuid: QueueStats(waiting, max(0, int(oldest or 0)), returned, withdrawn, int(tries))
         for uuid, waiting, oldest, returned, withdrawn, tries in rows
+        # Who is kept out without ever having come is of no table.
+        if uuid
     }
