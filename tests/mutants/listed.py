@@ -322,8 +322,8 @@ MUTANTS = (
         "who is taken along is not looked for in the table",
         "P9",
         "frazil.commit.group:Group._member",
-        "if identity.given and _has_landed(",
-        "if False and _has_landed(",
+        "if identity.given and self._has_landed(",
+        "if False and self._has_landed(",
     ),
     Mutant(
         "a swap of its own that landed unheard is taken for another's",

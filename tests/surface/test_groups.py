@@ -1015,6 +1015,37 @@ def test_p9_who_is_taken_along_may_have_landed_by_a_swap_that_came_late(
     assert ids_in(table) == [1, 2, 3]
 
 
+@pytest.mark.parametrize("has_landed", [True, False])
+@pytest.mark.parametrize("lake", ["memory"], indirect=True)
+def test_p9_a_swap_of_its_own_without_an_answer_can_be_sent_again_under_its_id(
+    lake: frazil.Lake, monkeypatch: pytest.MonkeyPatch, has_landed: bool
+) -> None:
+    table = lake.table("shop.events")
+    swap, load = lake.catalog.swap, lake.catalog.load
+    away = threading.Event()
+
+    def cut_off(prepared: Any) -> Unknown:
+        if has_landed:
+            swap(prepared)
+        away.set()
+        return Unknown("the connection broke")
+
+    def unreachable(ident: Ident) -> Any:
+        if away.is_set():
+            raise frazil.CatalogUnavailable("the catalog is away")
+        return load(ident)
+
+    expect_others(lake)
+    with monkeypatch.context() as patch:
+        patch.setattr(lake.catalog, "swap", cut_off)
+        patch.setattr(lake.catalog, "load", unreachable)
+        with pytest.raises(frazil.CommitUnknown) as unknown:
+            table.append(rows(1), retry=frazil.Retry(tries=2, base_ms=0, fault_tries=1))
+    done = table.append(rows(1), commit_id=unknown.value.commit_id)
+    assert done.already_committed is has_landed
+    assert ids_in(table) == [1]
+
+
 @pytest.mark.parametrize("lake", ["sqlite", "postgres"], indirect=True)
 def test_p9_a_ticket_that_arrives_after_its_id_was_sent_again_is_nobodys(
     lake: frazil.Lake, monkeypatch: pytest.MonkeyPatch

@@ -151,7 +151,7 @@ class MemoryQueue:
                 self._decide({key: Verdict(Fate.RETURNED) for key in settlement.returned})
                 return
             if isinstance(outcome, Unknown):
-                self._decide({key: Verdict(Fate.UNKNOWN) for key in settlement.committed})
+                self._decide({key: Verdict(Fate.UNKNOWN, said) for key, said in settlement.committed.items()})
             for key in settlement.committed:
                 self._rows[key].is_claimed = False
             self._changed.notify_all()

@@ -63,16 +63,15 @@ def find_record(metadata: TableMetadata, commit_id: str) -> CommitRecord | None:
     return None
 
 
-def has_landed_since(metadata: TableMetadata, commit_id: str, base: int | None, base_number: int) -> bool:
-    """Whether the metadata has the id by now; ``base``: the snapshot at which it had not."""
-    if _property(commit_id) in metadata.properties:
-        return True
-    for snapshot in reversed(metadata.raw.get("snapshots") or ()):
-        if snapshot["snapshot-id"] == base or 0 < snapshot.get("sequence-number", 0) <= base_number:
-            return False
-        if (snapshot.get("summary") or {}).get(COMMIT_ID) == commit_id:
-            return True
-    return False
+def ids_in(metadata: TableMetadata) -> frozenset[str]:
+    """The ids of all commits that snapshots of the table name."""
+    found = ((snapshot.get("summary") or {}).get(COMMIT_ID) for snapshot in metadata.raw.get("snapshots") or ())
+    return frozenset(each for each in found if each is not None)
+
+
+def is_in_properties(metadata: TableMetadata, commit_id: str) -> bool:
+    """Whether it is the id of a commit without a snapshot that the table's properties name."""
+    return _property(commit_id) in metadata.properties
 
 
 def property_updates(metadata: TableMetadata, record: CommitRecord, now_ms: int) -> tuple[dict[str, Any], ...]:

@@ -14,14 +14,14 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from frazil.catalog.base import Catalog, CommitRecord, Settlement, Waiting
-from frazil.catalog.records import COMMIT_DIGEST, COMMIT_ID, has_landed_since
+from frazil.catalog.records import COMMIT_DIGEST, COMMIT_ID, ids_in, is_in_properties
 from frazil.commit import tickets
 from frazil.commit.carry import unmoved
 from frazil.commit.chain import Boarded, Building, Chain, Draft, Refused, Step, Told, looks_back, parent_of
 from frazil.commit.intents import IntentConflict
 from frazil.commit.look import Glance, Looking, NeedsLook
 from frazil.commit.manifests import FilesMissing, OperationManifests
-from frazil.commit.operations import Base, Identity, Kind, Operation, Write
+from frazil.commit.operations import Identity, Kind, Operation, Write
 from frazil.commit.rebase import Place, may_be_cleaned_up
 from frazil.errors import CatalogUnavailable, CorruptMetadata, InvalidInput, StorageError
 from frazil.format.manifests import read_manifest_list
@@ -116,6 +116,8 @@ class Group:
         self._returned: list[str] = []
         self._outcomes: dict[str, Told] = {}
         self._records: list[CommitRecord] = []
+        self._ids_in_table: frozenset[str] | None = None
+        """Looked up when somebody brings an id."""
         self._merged: set[str] = set()
         """Manifests that members put others in the place of."""
         self._standing: set[Hashable] = set()
@@ -149,7 +151,7 @@ class Group:
             parcel, identity = tickets.decode(waiting.ticket)
             if waiting.tries >= MOST_TRIES or identity.commit_id in known:
                 raise NeedsLook
-            if identity.given and _has_landed(identity, parcel.write, building.head.metadata):
+            if identity.given and self._has_landed(identity.commit_id, building.head.metadata):
                 raise NeedsLook
             member = _Member(waiting, parcel, identity)
             if parcel.write is not None:
@@ -165,6 +167,12 @@ class Group:
             self._give_back(waiting)
             return None
         return member
+
+    def _has_landed(self, commit_id: str, head: TableMetadata) -> bool:
+        """Whether an earlier call with this id has landed since its writer looked: a swap may come late (rule P9)."""
+        if self._ids_in_table is None:
+            self._ids_in_table = ids_in(head)
+        return commit_id in self._ids_in_table or is_in_properties(head, commit_id)
 
     def _look_over(self, member: _Member, write: Write, building: Building) -> None:
         """Raises NeedsLook and Refused."""
@@ -364,13 +372,6 @@ def _knows_base(write: Write, head: TableMetadata) -> bool:
     """What has happened since a base that is not kept any more, only its writer can find out (rule P18)."""
     base = write.base.snapshot_id
     return write.on_deleted == "keep" or base is None or head.has_snapshot(base)
-
-
-def _has_landed(identity: Identity, write: Write | None, head: TableMetadata) -> bool:
-    """Whether an earlier call with this id has landed since its writer looked: a swap may come late (rule P9)."""
-    # A change without a snapshot leaves its id elsewhere.
-    base = Base.of(head.head_snapshot(MAIN)) if write is None else write.base
-    return has_landed_since(head, identity.commit_id, base.snapshot_id, base.sequence_number)
 
 
 def _shared_identity(parts: Sequence[_Part]) -> Mapping[str, str]:

@@ -465,16 +465,18 @@ class _Loop:
         if queue is None or self._is_alone or not self._identity.given or not _UUID.fullmatch(commit_id):
             return None
         verdict = queue.keep_out(commit_id)
-        if verdict is not None and verdict.fate is Fate.UNKNOWN:
-            raise CommitUnknown(
-                f"Nobody can say whether an earlier {self._name} with this commit id has landed",
-                commit_id=commit_id,
-                evidence="Whoever committed it with others got no answer",
-            )
+        if verdict is not None and verdict.fate in (Fate.COMMITTED, Fate.UNKNOWN):
+            if (earlier := self._done_before(self._catalog.load(self._context.ident))) is not None:
+                return earlier
+            if verdict.fate is Fate.UNKNOWN and (not verdict.outcome or Told.decode(verdict.outcome).shared):
+                # A snapshot of several names none of them.
+                raise CommitUnknown(
+                    f"Nobody can say whether an earlier {self._name} with this commit id has landed",
+                    commit_id=commit_id,
+                    evidence="Whoever committed it with others got no answer",
+                )
         self._is_alone = True
-        if verdict is None or verdict.fate is not Fate.COMMITTED:
-            return None
-        return self._done_before(self._catalog.load(self._context.ident))
+        return None
 
     def _prepare(self, head: Head, draft: Draft) -> Prepared:
         prepared: Prepared | None = None
