@@ -126,3 +126,10 @@ def test_a_branch_keeps_its_retention_settings_when_it_moves() -> None:
     head = metadata(snapshots=[snapshot(7)], refs=refs)
     updates = add_snapshot(head, "main", snapshot(8, 7))
     assert updates[1]["max-ref-age-ms"] == 99
+
+
+@pytest.mark.parametrize(
+    ("kind", "operation"), [(Kind.DELETE, "delete"), (Kind.APPEND, "append"), (Kind.REWRITE, "replace")]
+)
+def test_p23_a_delete_that_found_nothing_left_is_a_delete_all_the_same(kind: Kind, operation: str) -> None:
+    assert Effect(kind).operation == operation

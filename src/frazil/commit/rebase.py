@@ -156,7 +156,8 @@ class Effect:
         came = [each.holds_data for each in self.bundles]
         if self.removed or self.deletes or self.removed_deletes or not all(came):
             return "overwrite" if self.added or any(came) else "delete"
-        return "append"
+        # A delete whose rows were gone when it landed is one all the same: rows on their way mind it (rule P23).
+        return "delete" if self.kind is Kind.DELETE else "append"
 
     @property
     def bytes_written(self) -> int:
