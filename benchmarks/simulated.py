@@ -10,11 +10,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -26,20 +23,8 @@ STEPS = 100
 Json = dict[str, Any]
 
 
-def chunk(seed: int) -> Json:
-    return {"seed": seed, **campaign(Case(seed, STEPS), CHUNK).to_json()}
-
-
-def chunks(seeds: Iterable[int], jobs: int) -> Iterator[Json]:
-    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
-        try:
-            yield from pool.map(chunk, seeds)
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-
-
 def summed(found: list[Json]) -> Json:
-    """All chunks together. Times are those of one process each."""
+    """All chunks together."""
     totals = {
         name: sum(each[name] for each in found) for name in ("seeds", "commits", "snapshots", "reads", "elapsed_s")
     }
@@ -78,11 +63,11 @@ def main() -> int:
     commits = sum(each["commits"] for each in done.values())
     ahead = (seed for seed in range(asked.seed, 1 << 40, CHUNK) if seed not in done)
     while commits < asked.commits and not any(each["violations"] for each in done.values()):
-        for found in chunks([next(ahead) for _ in range(asked.jobs)], asked.jobs):
-            (asked.folder / f"{found['seed']}.json").write_text(json.dumps(found))
-            done[found["seed"]] = found
-            commits += found["commits"]
-            sys.stderr.write(f"{sum(each['seeds'] for each in done.values())} seeds, {commits} commits\n")
+        seed = next(ahead)
+        done[seed] = found = {"seed": seed, **campaign(Case(seed, STEPS), CHUNK, asked.jobs).to_json()}
+        (asked.folder / f"{seed}.json").write_text(json.dumps(found))
+        commits += found["commits"]
+        sys.stderr.write(f"{sum(each['seeds'] for each in done.values())} seeds, {commits} commits\n")
     result = summed([done[seed] for seed in sorted(done)])
     (RESULTS / "simulation.json").write_text(json.dumps(result, indent=1) + "\n")
     print(*(f"{name}: {result[name]}" for name in ("seeds", "commits", "seeds_per_s", "commits_per_s")), sep="\n")

@@ -159,9 +159,13 @@ class LossyProxy:
 
     def _to_client(self, client: socket.socket, server: socket.socket, muted: threading.Event) -> None:
         while data := server.recv(65536):
+            self._answered(server, data)
             if muted.is_set():
                 return
             client.sendall(data)
+
+    def _answered(self, server: socket.socket, data: bytes) -> None:
+        """For those who want to know what the server says."""
 
     def _match(self, data: bytes) -> str | None:
         if self._order is None or not self._order[0].search(data):

@@ -78,24 +78,21 @@ class ChaosProxy(LossyProxy):
                 muted.set()
             server.sendall(data)
 
-    def _to_client(self, client: socket.socket, server: socket.socket, muted: threading.Event) -> None:
-        while data := server.recv(65536):
-            if data[-6:-1] == _READY:
-                with self._lock:
-                    (self._idle.add if data[-1:] == b"I" else self._idle.discard)(server)
-            if muted.is_set():
-                return
-            client.sendall(data)
+    def _answered(self, server: socket.socket, data: bytes) -> None:
+        if data[-6:-1] == _READY:
+            with self._lock:
+                (self._idle.add if data[-1:] == b"I" else self._idle.discard)(server)
 
     def _consider(self, request: bytes, server: socket.socket) -> None:
         with self._lock:
             if not (self._wants_copy and server in self._idle and is_change(request)):
                 return
             self._wants_copy = False
-        threading.Thread(target=self._send_copy, args=(request,), daemon=True).start()
+        late = threading.Timer(random.random() * _LATE_S, self._send_copy, (request,))
+        late.daemon = True
+        late.start()
 
     def _send_copy(self, request: bytes) -> None:
-        time.sleep(random.random() * _LATE_S)
         with (
             contextlib.suppress(OSError, psycopg.Error),
             psycopg.connect(self._uri, autocommit=True) as connection,

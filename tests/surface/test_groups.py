@@ -76,6 +76,26 @@ def place(lake: frazil.Lake) -> str:
     return line.place_of(lake.catalog.name, NAME, lake.catalog.load(NAME).metadata.uuid)
 
 
+def go_away_at_the_swap(lake: frazil.Lake, patch: pytest.MonkeyPatch, *, has_landed: bool) -> None:
+    """The next swap lands, or not; nobody is told, and the catalog is away from then on."""
+    swap, load = lake.catalog.swap, lake.catalog.load
+    away = threading.Event()
+
+    def lost(prepared: Any) -> Unknown:
+        if has_landed:
+            swap(prepared)
+        away.set()
+        return Unknown("no answer")
+
+    def unreachable(ident: Ident) -> Any:
+        if away.is_set():
+            raise frazil.CatalogUnavailable("the catalog is away")
+        return load(ident)
+
+    patch.setattr(lake.catalog, "swap", lost)
+    patch.setattr(lake.catalog, "load", unreachable)
+
+
 class Meeting:
     """Holds the table's turn until everybody stands in line."""
 
@@ -941,22 +961,8 @@ def test_p9_who_went_with_a_swap_of_unknown_outcome_is_told_so(
     lake: frazil.Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = lake.table("shop.events")
-    swap, load = lake.catalog.swap, lake.catalog.load
-    away = threading.Event()
-
-    def lost(prepared: Any) -> Any:
-        swap(prepared)
-        away.set()
-        return Unknown("no answer")
-
-    def unreachable(ident: Ident) -> Any:
-        if away.is_set():
-            raise frazil.CatalogUnavailable("the catalog is away")
-        return load(ident)
-
     with meeting(lake) as met:
-        monkeypatch.setattr(lake.catalog, "swap", lost)
-        monkeypatch.setattr(lake.catalog, "load", unreachable)
+        go_away_at_the_swap(lake, monkeypatch, has_landed=True)
         once = frazil.Retry(tries=2, base_ms=0, fault_tries=1)
         futures = [met.write(table.append, rows(number), retry=once) for number in (1, 2)]
     for future in futures:
@@ -1021,24 +1027,9 @@ def test_p9_a_swap_of_its_own_without_an_answer_can_be_sent_again_under_its_id(
     lake: frazil.Lake, monkeypatch: pytest.MonkeyPatch, has_landed: bool
 ) -> None:
     table = lake.table("shop.events")
-    swap, load = lake.catalog.swap, lake.catalog.load
-    away = threading.Event()
-
-    def cut_off(prepared: Any) -> Unknown:
-        if has_landed:
-            swap(prepared)
-        away.set()
-        return Unknown("the connection broke")
-
-    def unreachable(ident: Ident) -> Any:
-        if away.is_set():
-            raise frazil.CatalogUnavailable("the catalog is away")
-        return load(ident)
-
     expect_others(lake)
     with monkeypatch.context() as patch:
-        patch.setattr(lake.catalog, "swap", cut_off)
-        patch.setattr(lake.catalog, "load", unreachable)
+        go_away_at_the_swap(lake, patch, has_landed=has_landed)
         with pytest.raises(frazil.CommitUnknown) as unknown:
             table.append(rows(1), retry=frazil.Retry(tries=2, base_ms=0, fault_tries=1))
     done = table.append(rows(1), commit_id=unknown.value.commit_id)

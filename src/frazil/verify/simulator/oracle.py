@@ -214,8 +214,7 @@ class _Judge:
         if write.seen is None:
             return
         where, rows = write.seen
-        found = selected(state, where)
-        if counted(rows) != counted(projected(found, rows[0].keys()) if rows else found):
+        if counted(rows) != _as_seen(selected(state, where), rows):
             self._wrong("a transaction lands on what it has read", f"{write}: {write.seen} was {state} by then")
 
     def _writes_of(self, snapshot: Json, owners: Mapping[int, tuple[str, ...]]) -> list[Write] | None:
@@ -340,7 +339,7 @@ class _Judge:
     def _check_reads(self) -> None:
         for read in self._world.records.reads:
             self._found.reads += 1
-            if counted(read.rows) != self._seen_by(read.rows, read.snapshot_id):
+            if counted(read.rows) != _as_seen(self._states.get(read.snapshot_id, ()), read.rows):
                 self._wrong("readers see a snapshot as it is", f"{read.name} at {read.snapshot_id}")
             if read.snapshot_id not in self._heads_between(read.started, read.pinned):
                 self._wrong("readers see what is new", f"{read.name} was pinned at {read.snapshot_id}, an old snapshot")
@@ -348,11 +347,6 @@ class _Judge:
             for attempt in write.attempts:
                 if attempt.told is Told.UNCHANGED and write.step.verb in ROW_VERBS and write.step.branch == "main":
                     self._check_nothing_to_do(write, attempt)
-
-    def _seen_by(self, rows: State, snapshot_id: int | None) -> Counter[steps.Frozen]:
-        """What a reader who knows these rows' columns is to see of a snapshot."""
-        state = self._states.get(snapshot_id, ())
-        return counted(projected(state, rows[0].keys()) if rows else state)
 
     def _check_nothing_to_do(self, write: Write, attempt: Attempt) -> None:
         assert attempt.finished is not None
@@ -412,8 +406,13 @@ class _Judge:
     def _check_with_the_reader_under_test(self) -> None:
         scan = Table(self._world.lake, TABLE).scan(limit=1 << 40)
         rows: State = tuple(scan.to_arrow().to_pylist())
-        if counted(rows) != self._seen_by(rows, scan.snapshot_id):
+        if counted(rows) != _as_seen(self._states[scan.snapshot_id], rows):
             self._wrong("readers see a snapshot as it is", f"the last one, {scan.snapshot_id}")
+
+
+def _as_seen(state: State, rows: State) -> Counter[steps.Frozen]:
+    """What a reader whose rows have these columns is to see of a state."""
+    return counted(projected(state, rows[0].keys()) if rows else state)
 
 
 def _gave_up_blindly(attempt: Attempt, landed: int) -> bool:
