@@ -5,15 +5,14 @@ from __future__ import annotations
 import importlib
 import inspect
 import shutil
-import sys
 import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import ModuleType
-from typing import Any
+from types import FunctionType, ModuleType
+from typing import Any, cast
 
 SOURCE = Path(__file__).parents[2] / "src"
 
@@ -41,24 +40,15 @@ class Mutant:
     def module(self) -> ModuleType:
         return importlib.import_module(self.where.partition(":")[0])
 
-    @property
-    def place(self) -> tuple[Any, str]:
-        """Where the function is found, and its name there."""
-        *owners, name = self.where.partition(":")[2].split(".")
+    def function(self) -> FunctionType:
         owner: Any = self.module
-        for each in owners:
-            owner = getattr(owner, each)
-        return owner, name
-
-    def function_source(self) -> str:
-        owner, name = self.place
-        found = inspect.getattr_static(owner, name)
-        function: Any = found.fget if isinstance(found, property) else getattr(owner, name)
-        return inspect.getsource(inspect.unwrap(function))
+        for each in self.where.partition(":")[2].split("."):
+            owner = inspect.getattr_static(owner, each)
+        return _plain(owner)
 
     def applied(self) -> tuple[str, str]:
         """The function's source as it is in the file, and as it becomes."""
-        before = self.function_source()
+        before = inspect.getsource(self.function())
         plain = textwrap.dedent(before)
         if plain.count(self.old) != 1:
             raise ValueError(f"{self.name}: its text stands {plain.count(self.old)} times in {self.where}")
@@ -81,25 +71,20 @@ def source_with(mutant: Mutant) -> Iterator[Path]:
 @contextmanager
 def installed(mutant: Mutant) -> Iterator[None]:
     """This very process with the mutant in it, until the block ends."""
-    owner, name = mutant.place
-    original = inspect.getattr_static(owner, name)
+    function = mutant.function()
     namespace: dict[str, Any] = {}
-    code = compile(textwrap.dedent(mutant.applied()[1]), f"<{mutant.name}>", "exec")
-    exec(code, mutant.module.__dict__, namespace)
-    places = [(owner, name)]
-    if owner is mutant.module:
-        # Others have imported it by name.
-        places += [
-            (each, key)
-            for each in list(sys.modules.values())
-            if getattr(each, "__name__", "").startswith("frazil") and each is not owner
-            for key, value in list(vars(each).items())
-            if value is original
-        ]
-    for place, key in places:
-        setattr(place, key, namespace[name])
+    exec(compile(textwrap.dedent(mutant.applied()[1]), f"<{mutant.name}>", "exec"), mutant.module.__dict__, namespace)
+    original = function.__code__
+    # The function itself stays: others have imported it by name, or keep it in a table.
+    function.__code__ = _plain(namespace[function.__name__]).__code__
     try:
         yield
     finally:
-        for place, key in places:
-            setattr(place, key, original)
+        function.__code__ = original
+
+
+def _plain(found: Any) -> FunctionType:
+    """What is behind a property or a decorator."""
+    function: Any = inspect.unwrap(cast("Any", found.fget) if isinstance(found, property) else found)
+    assert isinstance(function, FunctionType)
+    return function
