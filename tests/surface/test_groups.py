@@ -1066,6 +1066,36 @@ def test_p9_a_ticket_that_arrives_after_its_id_was_sent_again_is_nobodys(
 
 
 @pytest.mark.parametrize("lake", ["sqlite", "postgres"], indirect=True)
+def test_p9_a_ticket_that_arrives_while_it_is_taken_back_is_nobodys(
+    lake: frazil.Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = lake.table("shop.events")
+    expect_others(lake)
+    insert, verdict = SqlQueue._insert, SqlQueue.verdict
+    under_way: list[tuple[Any, ...]] = []
+
+    def cut_off(*arguments: Any) -> None:
+        under_way.append(arguments)
+        raise OutcomeUnknown("the connection broke")
+
+    def late(*arguments: Any) -> Any:
+        if under_way:
+            insert(*under_way[0])
+            under_way.clear()
+        return verdict(*arguments)
+
+    monkeypatch.setattr(SqlQueue, "_insert", cut_off)
+    monkeypatch.setattr(SqlQueue, "verdict", late)
+    with pytest.raises(frazil.CatalogUnavailable, match="was not committed"):
+        table.append(rows(1))
+    monkeypatch.undo()
+    assert queue_of(lake).count(place(lake)) == 0
+    expect_others(lake)
+    table.append(rows(100))
+    assert ids_in(table) == [100]
+
+
+@pytest.mark.parametrize("lake", ["sqlite", "postgres"], indirect=True)
 def test_p9_a_ticket_that_is_still_there_proves_that_my_swap_has_not_landed(
     lake: frazil.Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -240,9 +240,13 @@ class Line:
 
     def take_back(self) -> Verdict:
         """Leave the queue: WITHDRAWN, or what had become of the ticket before. Raises CommitUnknown and others."""
-        assert self.ticket is not None
-        self._queue.withdraw(self.ticket.key)
-        return self._verdict()
+        verdict = Verdict(Fate.WAITING)
+        # More than once where the ticket itself comes late, after it was asked back and before I look.
+        while verdict.fate is Fate.WAITING:
+            assert self.ticket is not None
+            self._queue.withdraw(self.ticket.key)
+            verdict = self._verdict()
+        return verdict
 
     # While I have the turn
 
