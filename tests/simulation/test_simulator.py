@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from frazil.cli._app import app
-from frazil.verify.simulator import ACTORS, Case, Fault, Report, Result, campaign, shrink, simulate
+from frazil.verify.simulator import ACTORS, Case, CatalogKind, Fault, Report, Result, campaign, shrink, simulate
 from mutants.mutant import installed
 from simulation.mutants import QUICK, called, first_that_notices
 
@@ -147,7 +147,7 @@ def test_actors_have_names_that_the_command_line_takes() -> None:
 
 
 def _broken_by_a_catalog_that_is_not_atomic(faults: frozenset[Fault], steps: int = 30) -> Result:
-    runs = (simulate(Case(seed, steps, faults, is_atomic=False)) for seed in range(60))
+    runs = (simulate(Case(seed, steps, faults, catalog=CatalogKind.NOT_ATOMIC)) for seed in range(60))
     return next(each for each in runs if each.violations)
 
 

@@ -299,6 +299,10 @@ def simulate(
     jobs: Annotated[int, typer.Option("--jobs", min=1, help="How many processes share the runs.")] = 1,
     faults: Annotated[str, typer.Option("--faults", help="all, none, or names with commas between them.")] = "all",
     actors: Annotated[str, typer.Option("--actors", help="all, or names with commas between them.")] = "all",
+    catalog: Annotated[str, typer.Option("--catalog", help="database, rest, glue or not-atomic.")] = "database",
+    severity: Annotated[
+        float, typer.Option("--severity", min=0, help="How many times as often as usual faults strike.")
+    ] = 1.0,
     keep: Annotated[Path | None, typer.Option("--keep", help="Shrink failing seeds, and put them here.")] = None,
     replay: Annotated[Path | None, typer.Option("--replay", help="Run a case that was kept.")] = None,
     json: Annotated[bool, typer.Option("--json", help="The same as --output json.")] = False,
@@ -306,7 +310,7 @@ def simulate(
     """Run many writers on a virtual clock, with faults, and judge what is left. The same seed is the same run."""
     from frazil.cli._simulate import Asked, run
 
-    asked = Asked(seed, steps, seeds, jobs, faults, actors, keep, replay)
+    asked = Asked(seed, steps, seeds, jobs, faults, actors, catalog, severity, keep, replay)
     return run(asked, json=json or target.json)
 
 

@@ -27,10 +27,12 @@ class Asked:
     jobs: int
     faults: str
     actors: str
+    catalog: str
+    severity: float
     keep: Path | None
     """Where a small case of each failing seed goes."""
     replay: Path | None
-    """A case that was kept; it stands for seed, steps, faults and actors."""
+    """A case that was kept; it stands for all that decides a run."""
 
 
 def run(asked: Asked, *, json: bool) -> int:
@@ -57,7 +59,7 @@ def run(asked: Asked, *, json: bool) -> int:
 
 
 def _case(asked: Asked) -> Case:
-    from frazil.verify.simulator import ACTORS, Case, parse_faults
+    from frazil.verify.simulator import ACTORS, Case, CatalogKind, parse_faults
 
     if asked.replay is not None:
         return Case.from_json(json_format.loads(asked.replay.read_text())["case"])
@@ -69,7 +71,9 @@ def _case(asked: Asked) -> Case:
     unknown = [each for each in actors if each not in ACTORS]
     if unknown:
         raise InvalidInput(f"There is no actor {unknown[0]!r}", advice=f"There are {', '.join(ACTORS)}")
-    return Case(asked.seed, asked.steps, faults, actors)
+    if asked.catalog not in list(CatalogKind):
+        raise InvalidInput(f"There is no catalog {asked.catalog!r}", advice=f"There are {', '.join(CatalogKind)}")
+    return Case(asked.seed, asked.steps, faults, actors, catalog=CatalogKind(asked.catalog), severity=asked.severity)
 
 
 def _keep(smallest: Result, folder: Path) -> Path:

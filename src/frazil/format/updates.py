@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from pyiceberg.schema import Schema
+
 from frazil.errors import InvalidInput, Unsupported
 from frazil.format.metadata import MAIN, TableMetadata
 
@@ -113,7 +115,9 @@ def _remove_properties(raw: Json, update: Update, _: int) -> None:
 
 def _add_schema(raw: Json, update: Update, _: int) -> None:
     raw["schemas"] = [*raw["schemas"], update["schema"]]
-    highest = update.get("last-column-id", raw["last-column-id"])
+    # Of clients some name it, some leave it to whoever applies the update.
+    named = update.get("last-column-id")
+    highest = Schema.model_validate(update["schema"]).highest_field_id if named is None else named
     raw["last-column-id"] = max(raw["last-column-id"], highest)
 
 

@@ -3,6 +3,7 @@
 from frazil.verify.simulator.actors import ACTORS
 from frazil.verify.simulator.campaign import Report, campaign, failure_json
 from frazil.verify.simulator.faults import Fault, parse_faults
+from frazil.verify.simulator.lake import CatalogKind
 from frazil.verify.simulator.oracle import Violation
 from frazil.verify.simulator.run import Result, simulate
 from frazil.verify.simulator.shrink import shrink
@@ -11,6 +12,7 @@ from frazil.verify.simulator.world import Case
 __all__ = [
     "ACTORS",
     "Case",
+    "CatalogKind",
     "Fault",
     "Report",
     "Result",

@@ -97,14 +97,14 @@ class Weather:
     _tables: Mapping[Point, tuple[tuple[float, Fault], ...]] = field(default_factory=dict)
 
     @staticmethod
-    def drawn(chance: RandomStream, faults: Collection[Fault]) -> Weather:
+    def drawn(chance: RandomStream, faults: Collection[Fault], severity: float) -> Weather:
         strengths = {fault: chance.choice(_STRENGTHS) for fault in Fault}
         tables = {}
         for point, rates in _RATES.items():
             edge, table = 0.0, []
             for fault, rate in rates.items():
                 # One that is switched off leaves its share of the numbers idle: the others strike where they did.
-                edge += min(rate * strengths[fault], 0.5)
+                edge += min(rate * strengths[fault] * severity, 0.5)
                 table.append((edge, fault))
             tables[point] = tuple(table)
         return Weather(frozenset(faults), strengths, tables)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from frazil.catalog._db import Db
 from frazil.catalog._sql import TABLES, SqlStore, _Swap
-from frazil.catalog.base import Committed, Head, OpenedCatalog, Outcome, Prepared, Proposal, Stale
+from frazil.catalog.base import Catalog, Committed, Head, OpenedCatalog, Outcome, Prepared, Proposal, Stale
+from frazil.catalog.foreign import ForeignCatalog
 from frazil.catalog.pointer import PointerCatalog
 from frazil.catalog.records import COMMIT_DIGEST, COMMIT_ID
 from frazil.commit.loop import CommitContext, OnPhase
@@ -19,6 +21,7 @@ from frazil.model import Ident
 from frazil.runtime import Runtime
 from frazil.verify.simulator.database import SimulatedEngine
 from frazil.verify.simulator.files import SimulatedFiles
+from frazil.verify.simulator.server import SimulatedGlue, SimulatedRest
 
 if TYPE_CHECKING:
     from frazil.verify.simulator.process import Process
@@ -29,12 +32,29 @@ WAREHOUSE = "/simulated"
 _OURS = (COMMIT_ID, COMMIT_DIGEST, "frazil.")
 
 
+class CatalogKind(enum.StrEnum):
+    DATABASE = "database"
+    """Frazil's own, with a queue, and answers that are certain."""
+    REST = "rest"
+    GLUE = "glue"
+    """Others' servers, where nobody stands in line."""
+    NOT_ATOMIC = "not-atomic"
+    """A database whose swap is none. On it the rules must be broken."""
+
+    @property
+    def is_ours(self) -> bool:
+        return self not in _SERVERS
+
+
+_SERVERS = {CatalogKind.REST: SimulatedRest, CatalogKind.GLUE: SimulatedGlue}
+
+
 class SimulatedLake(Lake):
     """A lake of one process. Every phase of its commits is a moment at which the process may die."""
 
-    def __init__(self, process: Process, *, is_foreign: bool = False, is_atomic: bool = True) -> None:
+    def __init__(self, process: Process, *, is_foreign: bool = False, kind: CatalogKind = CatalogKind.DATABASE) -> None:
         self._process = process
-        connection = _SimulatedConnection(process, is_foreign, is_atomic)
+        connection = _SimulatedConnection(process, is_foreign, kind)
         super().__init__(cast("_Connection", connection), process.runtime())
 
     def commit_context(self, ident: Ident, on_phase: OnPhase | None = None) -> CommitContext:
@@ -52,7 +72,7 @@ class _SimulatedConnection:
 
     process: Process
     is_foreign: bool
-    is_atomic: bool
+    kind: CatalogKind
     uri: str = "simulated:"
     warehouse: str | None = WAREHOUSE
     name: str | None = None
@@ -62,10 +82,15 @@ class _SimulatedConnection:
 
     def open(self, runtime: Runtime) -> OpenedCatalog:
         storage = _SimulatedStorage(self.process)
-        kind = SqlStore if self.is_atomic else _NotAtomic
+        return OpenedCatalog(self._catalog(storage, runtime), storage, WAREHOUSE, self.uri, "memory", created=False)
+
+    def _catalog(self, storage: Storage, runtime: Runtime) -> Catalog:
+        if self.kind in _SERVERS:
+            server = cast("Any", _SERVERS[self.kind](self.process))
+            return (_StrangerToTheServer if self.is_foreign else ForeignCatalog)(server, storage, runtime)
+        kind = _NotAtomic if self.kind is CatalogKind.NOT_ATOMIC else SqlStore
         store = kind(SimulatedEngine(self.process), name="sim", read_only=False, create=True, shown="simulated")
-        catalog = (_Stranger if self.is_foreign else PointerCatalog)(store, storage, runtime)
-        return OpenedCatalog(catalog, storage, WAREHOUSE, self.uri, "memory", created=False)
+        return (_Stranger if self.is_foreign else PointerCatalog)(store, storage, runtime)
 
 
 class _SimulatedStorage(Storage):
@@ -89,7 +114,22 @@ class _Stranger(PointerCatalog):
         yield
 
     def prepare(self, ident: Ident, head: Head, proposal: Proposal) -> Prepared:
-        return super().prepare(ident, head, Proposal(tuple(map(_plain, proposal.updates)), proposal.requirements))
+        return super().prepare(ident, head, _unmarked(proposal))
+
+
+class _StrangerToTheServer(ForeignCatalog):
+    """The same where the catalog is nobody's of us."""
+
+    def __init__(self, server: Any, storage: Storage, runtime: Runtime) -> None:
+        super().__init__(server, storage, runtime)
+        self.queue = None
+
+    def prepare(self, ident: Ident, head: Head, proposal: Proposal) -> Prepared:
+        return super().prepare(ident, head, _unmarked(proposal))
+
+
+def _unmarked(proposal: Proposal) -> Proposal:
+    return Proposal(tuple(map(_plain, proposal.updates)), proposal.requirements)
 
 
 def _plain(update: dict[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from frazil.verify.simulator.database import Database
 from frazil.verify.simulator.faults import Fault, Weather
 from frazil.verify.simulator.files import Files
 from frazil.verify.simulator.journal import Journal
-from frazil.verify.simulator.lake import TABLE, TABLE_NAME, SimulatedLake
+from frazil.verify.simulator.lake import TABLE, TABLE_NAME, CatalogKind, SimulatedLake
 from frazil.verify.simulator.process import Process
 from frazil.verify.simulator.records import Records, Write
 from frazil.verify.simulator.schedule import Endless, Killed, Schedule
@@ -48,12 +48,14 @@ class Case:
     steps: int = 100
     faults: frozenset[Fault] = frozenset(Fault)
     actors: tuple[str, ...] = tuple(ACTORS)
+    """The parts that there are to play. The first one is played in every run."""
     kept: tuple[int, ...] | None = None
     """The numbers of the steps that are taken; None: all."""
-    is_atomic: bool = True
-    """False: on a catalog whose swap is none."""
+    catalog: CatalogKind = CatalogKind.DATABASE
     salt: int = 0
     """The same doings at other moments."""
+    severity: float = 1.0
+    """How many times as often as usual faults strike."""
 
     def to_json(self) -> dict[str, Any]:
         values = dataclasses.asdict(self)
@@ -68,8 +70,9 @@ class Case:
             faults=frozenset(map(Fault, raw["faults"])),
             actors=tuple(raw["actors"]),
             kept=None if kept is None else tuple(kept),
-            is_atomic=raw.get("is_atomic", True),
+            catalog=CatalogKind(raw.get("catalog", CatalogKind.DATABASE)),
             salt=raw.get("salt", 0),
+            severity=raw.get("severity", 1.0),
         )
 
 
@@ -81,7 +84,7 @@ class World:
         chance = seeded(f"{case.seed}/world")
         self.schedule = Schedule()
         self.journal = Journal(self.schedule)
-        self.weather = Weather.drawn(chance, case.faults)
+        self.weather = Weather.drawn(chance, case.faults, case.severity)
         self.database_s: float = chance.choice((0.0003, 0.001, 0.005))
         self.files_s: float = chance.choice((0.0001, 0.0005, 0.004))
         self.database = Database(self, seeded(f"{case.seed}/database"))
@@ -115,15 +118,14 @@ class World:
     def _cast(self, count: int) -> None:
         """Who plays. The steps are for whoever is free next, so that nobody who stands still leaves the others idle."""
         chance = seeded(f"{self.case.seed}/cast")
-        known = list(ACTORS.values())
-        weights = [each.weight for each in known]
+        known = [ACTORS[each] for each in self.case.actors]
+        first, weights = known[0], [each.weight for each in known]
         if chance.random() < _SMALL_CASTS:
-            known, weights = [ACTORS["appender"], *chance.sample(known, 2)], [1.0] * 3
+            known = [first, *chance.sample(known, min(2, len(known)))]
+            weights = [1.0] * len(known)
         others = chance.choices(known, weights, k=count - 1)
-        for index, part in enumerate((ACTORS["appender"], *others)):
-            after = chance.random() * self.pause_s
-            if part.name in self.case.actors:
-                _Player(self, f"{part.name} {index}", part).start(after)
+        for index, part in enumerate((first, *others)):
+            _Player(self, f"{part.name} {index}", part).start(chance.random() * self.pause_s)
 
     def next_step(self) -> int | None:
         return self._steps.popleft() if self._steps else None
@@ -243,7 +245,7 @@ class _Player:
     def _opened(self, process: Process) -> Session:
         while True:
             try:
-                lake = SimulatedLake(process, is_foreign=self._part.is_foreign, is_atomic=self._world.case.is_atomic)
+                lake = SimulatedLake(process, is_foreign=self._part.is_foreign, kind=self._world.case.catalog)
                 break
             except CatalogUnavailable:
                 process.sleep(0.2)
