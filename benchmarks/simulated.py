@@ -2,6 +2,7 @@
 
     python benchmarks/simulated.py --commits 1000000 --jobs 2      make simulate-long
 
+Of ten chunks seven are of the usual kind, one has four times the faults, and two are on catalogs of others.
 ``benchmarks/results/simulation.json`` has the counts, and the digest of each chunk: ``frazil simulate --seed N --seeds
 200`` of the same version prints the same one.
 """
@@ -9,25 +10,33 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
 from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from common import RESULTS
-from frazil.verify.simulator import Case, campaign
+from frazil.verify.simulator import Case, CatalogKind, campaign
 
 CHUNK = 200
-STEPS = 100
+SCENES = {
+    "usual": Case(0),
+    "storm": Case(0, severity=4.0),
+    "rest": Case(0, catalog=CatalogKind.REST),
+    "glue": Case(0, catalog=CatalogKind.GLUE),
+}
+TURNS = (*("usual",) * 7, "storm", "rest", "glue")
+"""One chunk after the other."""
 Json = dict[str, Any]
 
 
 def summed(found: list[Json]) -> Json:
     """All chunks together."""
-    totals = {
-        name: sum(each[name] for each in found) for name in ("seeds", "commits", "snapshots", "reads", "elapsed_s")
-    }
+    totals = _totals(found)
     faults: Counter[str] = Counter()
     outcomes: Counter[str] = Counter()
     for each in found:
@@ -37,38 +46,53 @@ def summed(found: list[Json]) -> Json:
     return {
         "benchmark": "simulation",
         "figures": {},
-        "steps": STEPS,
+        "steps": SCENES["usual"].steps,
         **totals,
-        "elapsed_s": round(seconds, 1),
         "seeds_per_s": round(totals["seeds"] / seconds, 2),
         "commits_per_s": round(totals["commits"] / seconds, 1),
+        "scenes": {scene: _totals([each for each in found if each["scene"] == scene]) for scene in SCENES},
         "faults": dict(faults.most_common()),
         "outcomes": dict(sorted(outcomes.items())),
         "violations": [violation for each in found for violation in each["violations"]],
         "chunks": [
-            {name: each[name] for name in ("seed", "seeds", "commits", "elapsed_s", "digest")} for each in found
+            {name: each[name] for name in ("scene", "seed", "seeds", "commits", "elapsed_s", "digest")}
+            for each in found
         ],
     }
+
+
+def _totals(found: list[Json]) -> Json:
+    return {
+        name: round(sum(each[name] for each in found), 1)
+        for name in ("seeds", "commits", "snapshots", "reads", "elapsed_s")
+    }
+
+
+def chunks() -> Iterator[tuple[str, int]]:
+    """All chunks there are: a scene and its first seed."""
+    ahead = {scene: itertools.count(0, CHUNK) for scene in SCENES}
+    return ((scene, next(ahead[scene])) for scene in itertools.cycle(TURNS))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--commits", type=int, default=1_000_000, help="so many, and whole chunks")
-    parser.add_argument("--seed", type=int, default=0, help="the first one")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--folder", type=Path, default=Path("build/simulation"), help="of the chunks that are done")
     asked = parser.parse_args()
     asked.folder.mkdir(parents=True, exist_ok=True)
-    done = {int(path.stem): json.loads(path.read_text()) for path in asked.folder.glob("*.json")}
+    paths = sorted(asked.folder.glob("*-*.json"), key=lambda path: path.stat().st_mtime)
+    done = {path.stem: json.loads(path.read_text()) for path in paths}
     commits = sum(each["commits"] for each in done.values())
-    ahead = (seed for seed in range(asked.seed, 1 << 40, CHUNK) if seed not in done)
+    ahead = (each for each in chunks() if "{}-{}".format(*each) not in done)
     while commits < asked.commits and not any(each["violations"] for each in done.values()):
-        seed = next(ahead)
-        done[seed] = found = {"seed": seed, **campaign(Case(seed, STEPS), CHUNK, asked.jobs).to_json()}
-        (asked.folder / f"{seed}.json").write_text(json.dumps(found))
+        scene, seed = next(ahead)
+        report = campaign(replace(SCENES[scene], seed=seed), CHUNK, asked.jobs)
+        done[f"{scene}-{seed}"] = found = {"scene": scene, "seed": seed, **report.to_json()}
+        (asked.folder / f"{scene}-{seed}.json").write_text(json.dumps(found))
         commits += found["commits"]
         sys.stderr.write(f"{sum(each['seeds'] for each in done.values())} seeds, {commits} commits\n")
-    result = summed([done[seed] for seed in sorted(done)])
+    result = summed(list(done.values()))
     (RESULTS / "simulation.json").write_text(json.dumps(result, indent=1) + "\n")
     print(*(f"{name}: {result[name]}" for name in ("seeds", "commits", "seeds_per_s", "commits_per_s")), sep="\n")
     print(f"violations: {len(result['violations'])}")
