@@ -175,13 +175,14 @@ class _Tracker:
 
     def _position_deletes(self, deletes: DataFile, change: Change) -> None:
         named = named_file(deletes)
-        paths = self._of_interest() if named is None else {named} if self._is_of_interest(named) else set()
+        paths = self._of_interest() if named is None else [named] if self._is_of_interest(named) else []
         near = {path: tracked for path in paths if (tracked := self._marked(path, deletes)) is not None}
         if not near:
             return
         found = self._look.positions(deletes)
-        for path in near.keys() & found.keys():
-            tracked = near[path]
+        for path, tracked in near.items():
+            if path not in found:
+                continue
             if named is not None:
                 tracked.marks.append(deletes)
             rows = found[path]
@@ -377,8 +378,10 @@ class _Tracker:
 
     # What is looked at
 
-    def _of_interest(self) -> set[str]:
-        return self._tracked.keys() | (self._look.seen_files().keys() - self._seen_known)
+    def _of_interest(self) -> list[str]:
+        """In an order that is always the same: what is looked at first is read, and told, first."""
+        unread = (path for path in self._look.seen_files() if path not in self._seen_known)
+        return list(dict.fromkeys((*self._tracked, *unread)))
 
     def _is_of_interest(self, path: str) -> bool:
         return path in self._tracked or self._is_unread(path)
