@@ -2,7 +2,7 @@
 
     python benchmarks/simulated.py --commits 1000000 --jobs 2      make simulate-long
 
-Of ten chunks seven are of the usual kind, one has four times the faults, and two are on catalogs of others.
+Of ten chunks six are of the usual kind, two have four and five times the faults, two are on catalogs of others.
 ``benchmarks/results/simulation.json`` has the counts, and the digest of each chunk: ``frazil simulate --seed N --seeds
 200`` of the same version prints the same one.
 """
@@ -20,16 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from common import RESULTS
-from frazil.verify.simulator import Case, CatalogKind, campaign
+from frazil.verify.simulator import SCENES, campaign
 
 CHUNK = 200
-SCENES = {
-    "usual": Case(0),
-    "storm": Case(0, severity=4.0),
-    "rest": Case(0, catalog=CatalogKind.REST),
-    "glue": Case(0, catalog=CatalogKind.GLUE),
-}
-TURNS = (*("usual",) * 7, "storm", "rest", "glue")
+TURNS = (*("usual",) * 6, "storm", "rush", "rest", "glue")
 """One chunk after the other."""
 Json = dict[str, Any]
 

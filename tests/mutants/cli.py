@@ -66,7 +66,8 @@ def by_simulator(mutant: Mutant, seeds: int, folder: Path | None) -> Result:
 
     began = time.monotonic()
     found = first_that_notices(mutant, seeds)
-    said = f"not in {seeds} seeds" if found is None else f"seed {found.case.seed}: {found.violations[0].rule}"
+    noticed = None if found is None else f"{mutant.scene} seed {found.case.seed}: {found.violations[0].rule}"
+    said = noticed or f"not in {seeds} seeds ({mutant.scene})"
     if found is not None and folder is not None:
         keep(mutant, found, folder)
     return Result(mutant, found is not None, said, time.monotonic() - began)

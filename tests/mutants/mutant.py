@@ -31,6 +31,8 @@ class Mutant:
     """The tests that are to notice it, as pytest's -k takes it; without it, those that are named after the rule."""
     unseen: str = ""
     """Why no simulation can see it; empty: one can."""
+    scene: str = "usual"
+    """Where the simulator looks for it."""
 
     @property
     def number(self) -> int:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
-from frazil.verify.simulator import Case, Result, shrink, simulate
+from frazil.verify.simulator import SCENES, Result, shrink, simulate
 from mutants.listed import MUTANTS
 from mutants.mutant import Mutant, installed
 
@@ -28,10 +29,10 @@ def called(name: str) -> Mutant:
     return found
 
 
-def first_that_notices(mutant: Mutant, seeds: int, first: int = 0, steps: int = 100) -> Result | None:
+def first_that_notices(mutant: Mutant, seeds: int, first: int = 0) -> Result | None:
     """The first run that breaks a rule; None: not within so many."""
     with installed(mutant):
-        runs = (simulate(Case(seed, steps)) for seed in range(first, first + seeds))
+        runs = (simulate(replace(SCENES[mutant.scene], seed=seed)) for seed in range(first, first + seeds))
         return next((each for each in runs if each.violations), None)
 
 

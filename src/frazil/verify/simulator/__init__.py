@@ -1,7 +1,7 @@
 """A deterministic simulation of many writers: the real commit core on a virtual clock, with faults, and a judge."""
 
 from frazil.verify.simulator.actors import ACTORS
-from frazil.verify.simulator.campaign import Report, campaign, failure_json
+from frazil.verify.simulator.campaign import SCENES, Report, campaign, failure_json
 from frazil.verify.simulator.faults import Fault, parse_faults
 from frazil.verify.simulator.lake import CatalogKind
 from frazil.verify.simulator.oracle import Violation
@@ -11,6 +11,7 @@ from frazil.verify.simulator.world import Case
 
 __all__ = [
     "ACTORS",
+    "SCENES",
     "Case",
     "CatalogKind",
     "Fault",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import multiprocessing
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from frazil.runtime import SYSTEM
+from frazil.verify.simulator.lake import CatalogKind
 from frazil.verify.simulator.run import Result, simulate
 from frazil.verify.simulator.world import Case
 
@@ -20,6 +21,15 @@ OnProgress = Callable[[int, int, str], None]
 _CHUNK = 10
 _MOST_FAILURES = 20
 """Once so many seeds have failed, the rest would not teach more."""
+
+SCENES: Mapping[str, Case] = {
+    "usual": Case(0),
+    "storm": Case(0, severity=4.0),
+    "rush": Case(0, severity=5.0, actors=("appender",)),
+    "rest": Case(0, catalog=CatalogKind.REST),
+    "glue": Case(0, catalog=CatalogKind.GLUE),
+}
+"""Kinds of runs: all actors; more faults; many appends that share snapshots while everything breaks; others' catalogs."""
 
 
 @dataclass(frozen=True, slots=True)
