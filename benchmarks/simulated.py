@@ -2,7 +2,7 @@
 
     python benchmarks/simulated.py --commits 1000000 --jobs 2      make simulate-long
 
-Of ten chunks six are of the usual kind, two have four and five times the faults, two are on catalogs of others.
+Of twenty chunks sixteen are of the usual kind, two have more faults, and two are on catalogs of others.
 ``benchmarks/results/simulation.json`` has the counts, and the digest of each chunk: ``frazil simulate --seed N --seeds
 200`` of the same version prints the same one.
 """
@@ -23,7 +23,7 @@ from common import RESULTS
 from frazil.verify.simulator import SCENES, campaign
 
 CHUNK = 200
-TURNS = (*("usual",) * 6, "storm", "rush", "rest", "glue")
+TURNS = (*("usual",) * 16, "storm", "rush", "rest", "glue")
 """One chunk after the other."""
 Json = dict[str, Any]
 
