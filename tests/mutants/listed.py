@@ -602,6 +602,14 @@ MUTANTS = (
         scene="siege",
     ),
     Mutant(
+        "a copy of a request that may still come is forgotten",
+        "P30",
+        "frazil.commit.loop:_Loop._search",
+        "    if is_under_way and not _is_fenced_off(prepared, head):",
+        "    if False:",
+        scene="siege",
+    ),
+    Mutant(
         "a broken connection is a refusal",
         "P30",
         "frazil.catalog.foreign_errors:failure",

@@ -10,12 +10,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
+import requests
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
+from urllib3.exceptions import NewConnectionError
 
 import frazil
 from frazil.catalog._db import OutcomeUnknown
@@ -808,6 +810,37 @@ def test_threads_on_a_foreign_catalog_are_committed_together(tmp_path: Path) -> 
             waits.result()
         assert table.append(rows(6), commit_id="combiner's").already_committed
         assert ids_in(table) == [1, 2, 3, 4, 5, 6]
+
+
+def test_p30_a_request_that_may_still_arrive_keeps_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection breaks, somebody changes what the request does not mention, and the second try is never sent."""
+    (tmp_path / "wh").mkdir()
+    theirs = SqlCatalog("c", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}/wh")
+    theirs.create_namespace("shop")
+    theirs.create_table("shop.events", SCHEMA)
+    send, under_way = theirs.commit_table, []
+
+    def never_sent(*_: Any) -> None:
+        raise requests.exceptions.ConnectionError(NewConnectionError(cast("Any", None), "refused"))
+
+    def broken(*request: Any) -> None:
+        under_way.append(request)
+        monkeypatch.setattr(theirs, "commit_table", send)
+        with theirs.load_table("shop.events").transaction() as other:
+            other.set_properties(owner="somebody")
+        monkeypatch.setattr(theirs, "commit_table", never_sent)
+        raise requests.exceptions.ConnectionError("reset by peer")
+
+    with frazil.connect("memory://") as lake:
+        catalog = ForeignCatalog(theirs, Storage(), SYSTEM)
+        lake._opened = replace(lake._opened, catalog=catalog, storage=Storage())
+        table = lake.table("shop.events")
+        monkeypatch.setattr(theirs, "commit_table", broken)
+        with pytest.raises(frazil.CommitUnknown):
+            table.append(rows(1), retry=Retry(tries=1, fault_tries=0))
+        monkeypatch.undo()
+        send(*under_way[0])
+        assert ids_in(table) == [1]
 
 
 def _all_files(lake: frazil.Lake) -> list[str]:

@@ -35,6 +35,7 @@ from frazil.catalog.base import (
     Verdict,
 )
 from frazil.catalog.records import COMMIT_ID, find_record
+from frazil.catalog.requirements import unmet
 from frazil.commit.chain import Chain, Draft, Refused, Told
 from frazil.commit.group import (
     GROUP_SIZE,
@@ -603,13 +604,16 @@ class _Loop:
         # The identical swap: harmless if the first one landed, and if it is still under way this one fences it off.
         try:
             outcome = self._catalog.swap(prepared)
-            return self._search(prepared, draft) if isinstance(outcome, Stale) else outcome
+            return self._search(prepared, draft, is_under_way=True) if isinstance(outcome, Stale) else outcome
         except FrazilError as error:
             # Whatever kept the second one from being sent says nothing about the first.
             return Unknown(error.problem)
 
-    def _search(self, prepared: Prepared, draft: Draft) -> Outcome:
-        """Look for my commit in a fresh head. Absence is believed only where history is whole."""
+    def _search(self, prepared: Prepared, draft: Draft, *, is_under_way: bool = False) -> Outcome:
+        """Look for my commit in a fresh head. Absence is believed only where history is whole.
+
+        ``is_under_way``: a copy of the swap may still arrive, whatever was answered to the last one.
+        """
         try:
             head = self._catalog.load(self._context.ident)
             record = self._catalog.find_commit(head.metadata, self._identity.commit_id)
@@ -624,6 +628,8 @@ class _Loop:
             return Committed(head.location)
         if head.location == prepared.head.location:
             return Unknown("the head has not moved since the swap was sent, so it may still land")
+        if is_under_way and not _is_fenced_off(prepared, head):
+            return Unknown("the table has moved on, but all that the swap requires is as it was, so it may still land")
         if not self._history_is_whole(head.metadata, prepared, draft):
             return Unknown("history between the base and the head is broken, so absence proves nothing")
         return Stale(head.location)
@@ -817,6 +823,13 @@ class _Loop:
             error.add_note(f"commit id {self._identity.commit_id}: the outcome is not known, so no file was deleted")
             return
         self._chain.remove_everything()
+
+
+def _is_fenced_off(prepared: Prepared, head: Head) -> bool:
+    """Whether a copy of the swap that comes late is refused on a head that has moved: where the pointer itself is
+    compared it always is, elsewhere only when something that it requires is not so any more.
+    """
+    return prepared.location is not None or bool(unmet(prepared.proposal.requirements, head.metadata))
 
 
 def _is_gapless(base: TableMetadata, head: TableMetadata) -> bool:

@@ -28,7 +28,7 @@ SCENES: Mapping[str, Case] = {
     "rush": Case(0, severity=5.0, actors=("appender",)),
     "rest": Case(0, catalog=CatalogKind.REST),
     "glue": Case(0, catalog=CatalogKind.GLUE),
-    "siege": Case(0, severity=5.0, actors=("appender", "schema changer"), catalog=CatalogKind.REST),
+    "siege": Case(0, severity=5.0, actors=("schema changer", "appender"), catalog=CatalogKind.REST),
 }
 """Kinds of runs: as usual; more faults; appends that share snapshots while everything breaks; on others' catalogs."""
 
