@@ -115,8 +115,8 @@ MUTANTS = (
         "who leaves the line does not withdraw",
         "P3",
         "frazil.commit.line:Line.take_back",
-        "self._queue.withdraw(self.ticket.key)",
-        "pass",
+        "        self._queue.withdraw(self.ticket.key)\n        verdict = self._verdict()\n",
+        "        return self._verdict()\n",
         tests="test_p3_",
     ),
     Mutant(

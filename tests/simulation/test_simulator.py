@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from frazil.cli._app import app
-from frazil.verify.simulator import ACTORS, Case, CatalogKind, Fault, Report, Result, campaign, shrink, simulate
+from frazil.verify.simulator import ACTORS, SCENES, Case, CatalogKind, Fault, Report, Result, campaign, shrink, simulate
 from mutants.mutant import installed
 from simulation.mutants import QUICK, called, first_that_notices
 
@@ -78,6 +78,24 @@ def test_a_catalog_that_is_not_atomic_is_caught_without_any_other_fault() -> Non
     assert "each version is made from the one before it" in {each.rule for each in failed.violations}
 
 
+@pytest.mark.parametrize("scene", ["storm", "rush", "rest", "glue", "siege"])
+def test_no_rule_is_broken_in_other_scenes(scene: str) -> None:
+    report = campaign(replace(SCENES[scene], steps=30), seeds=12)
+    assert [str(each.violations[0]) for each in report.failures] == []
+    assert report.commits > 60
+
+
+def test_on_others_catalogs_nobody_stands_in_line() -> None:
+    ours, theirs = (campaign(replace(SCENES[scene], steps=20), seeds=5) for scene in ("usual", "rest"))
+    assert ours.faults["crash when queued"] + ours.faults["stall when queued"] > 0
+    assert theirs.faults["crash when queued"] + theirs.faults["stall when queued"] == 0
+
+
+def test_a_storm_has_more_faults() -> None:
+    usual, storm = (campaign(replace(SCENES[scene], steps=20), seeds=5) for scene in ("usual", "storm"))
+    assert storm.faults.total() > 2 * usual.faults.total()
+
+
 def test_a_failing_case_is_shrunk_to_one_that_breaks_the_same_rule() -> None:
     failed = _broken_by_a_catalog_that_is_not_atomic(frozenset(Fault))
     small = shrink(failed, most_runs=40)
@@ -131,6 +149,15 @@ def test_the_command_prints_a_report_for_people() -> None:
 def test_the_command_refuses_what_it_does_not_know() -> None:
     assert CliRunner().invoke(app, ["simulate", "--faults", "rain"]).exception is not None
     assert CliRunner().invoke(app, ["simulate", "--actors", "nobody"]).exception is not None
+    assert CliRunner().invoke(app, ["simulate", "--catalog", "paper"]).exception is not None
+
+
+def test_the_command_takes_a_catalog_and_a_severity() -> None:
+    asked = ["simulate", "--seed", "3", "--steps", "10", "--catalog", "rest", "--severity", "3", "--json"]
+    done = CliRunner().invoke(app, asked)
+    assert done.exit_code == 0, done.output
+    case = Case(3, 10, catalog=CatalogKind.REST, severity=3.0)
+    assert json.loads(done.output)["digest"] == campaign(case, seeds=1).digest
 
 
 def test_the_command_keeps_and_replays_a_failing_case(tmp_path: Path) -> None:

@@ -109,6 +109,12 @@ def test_properties_schemas_specs_orders_refs_and_location() -> None:
     assert set(after.refs) == {"v1"}
 
 
+def test_a_schema_tells_its_highest_id_where_nobody_else_does() -> None:
+    fields = [{"id": 7, "name": "x", "type": "int", "required": False}]
+    added = {"action": "add-schema", "schema": {"type": "struct", "schema-id": 1, "fields": fields}}
+    assert apply(metadata(), [added], now_ms=1, previous_location=None).last_column_id == 7
+
+
 def test_an_unknown_update_is_refused() -> None:
     with pytest.raises(Unsupported, match="rewrite-history"):
         apply(metadata(), [{"action": "rewrite-history"}], now_ms=1, previous_location=None)
