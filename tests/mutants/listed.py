@@ -216,7 +216,7 @@ MUTANTS = (
         "a stale answer to the second swap is believed",
         "P9",
         "frazil.commit.loop:_Loop._send_again",
-        "return self._search(prepared, draft) if isinstance(outcome, Stale) else outcome",
+        "return self._search(prepared, draft, is_under_way=True) if isinstance(outcome, Stale) else outcome",
         "return outcome",
     ),
     Mutant(
@@ -284,7 +284,7 @@ MUTANTS = (
         "an unknown swap is searched for, not sent again",
         "P9",
         "frazil.commit.loop:_Loop._send_again",
-        "outcome = self._catalog.swap(prepared)\n        return self._search(prepared, draft) if isinstance(outcome, Stale) else outcome",
+        "outcome = self._catalog.swap(prepared)\n        return self._search(prepared, draft, is_under_way=True) if isinstance(outcome, Stale) else outcome",
         "found = self._search(prepared, draft)\n        return found if isinstance(found, Committed) else Stale(None)",
         tests="test_p9_",
     ),
