@@ -597,7 +597,7 @@ MUTANTS = (
         "a request that may still be done is taken for lost",
         "P30",
         "frazil.catalog.foreign:cannot_land",
-        " or not unmet(prepared.proposal.requirements, metadata):",
+        " or not is_fenced_off(prepared.proposal.requirements, metadata):",
         ":",
         scene="siege",
     ),
@@ -607,6 +607,14 @@ MUTANTS = (
         "frazil.commit.loop:_Loop._search",
         "    if is_under_way and not _is_fenced_off(prepared, head):",
         "    if False:",
+        scene="siege",
+    ),
+    Mutant(
+        "a schema that may come back fences requests off",
+        "P30",
+        "frazil.catalog.requirements:is_fenced_off",
+        'any(each["type"] not in _MAY_COME_BACK for each in unmet(requirements, metadata))',
+        "bool(unmet(requirements, metadata))",
         scene="siege",
     ),
     Mutant(

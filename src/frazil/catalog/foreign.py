@@ -38,7 +38,7 @@ from frazil.catalog.base import (
     Unknown,
 )
 from frazil.catalog.foreign_errors import Failure, Subject, Wording, failure, translated
-from frazil.catalog.requirements import merged, ref_requirements, table_uuid, unmet
+from frazil.catalog.requirements import is_fenced_off, merged, ref_requirements, table_uuid
 from frazil.errors import CatalogUnavailable, CommitUnknown, FrazilError, NoSuchNamespace, NoSuchTable, TableExists
 from frazil.format.metadata import TableMetadata
 from frazil.format.storage import Storage
@@ -443,10 +443,10 @@ def has_landed(proposal: Proposal, metadata: TableMetadata) -> bool:
 def cannot_land(prepared: Prepared, metadata: TableMetadata) -> bool:
     """Is it certain, from a head without the commit, that it did not land and never will? (rules P9, P30)
 
-    A requirement that is unmet now fences every copy still on its way. And the commit was not here and taken out again:
-    each branch it moves leads from the head back to its base without a gap.
+    A requirement unmet for good fences off every copy still on its way. And the commit was not here and taken out
+    again: each branch it moves leads from the head back to its base without a gap.
     """
-    if metadata.uuid != prepared.head.metadata.uuid or not unmet(prepared.proposal.requirements, metadata):
+    if metadata.uuid != prepared.head.metadata.uuid or not is_fenced_off(prepared.proposal.requirements, metadata):
         return False
     branches = [update["ref-name"] for update in prepared.proposal.updates if update["action"] == "set-snapshot-ref"]
     if _added_snapshots(prepared.proposal.updates):

@@ -18,6 +18,8 @@ _REF_ACTIONS = ("set-snapshot-ref", "remove-snapshot-ref")
 _SCHEMA_ACTIONS = ("add-schema", "set-current-schema")
 _SPEC_ACTIONS = ("add-spec", "set-default-spec")
 _SORT_ACTIONS = ("add-sort-order", "set-default-sort-order")
+_MAY_COME_BACK = ("assert-current-schema-id", "assert-default-spec-id", "assert-default-sort-order-id")
+"""What was once current can be made current again. A branch that has moved only goes back in a rollback."""
 
 
 def requirements_for(
@@ -84,6 +86,14 @@ def merged(*groups: Iterable[Json]) -> tuple[Json, ...]:
 def unmet(requirements: Iterable[Mapping[str, Any]], metadata: TableMetadata) -> tuple[Mapping[str, Any], ...]:
     """The requirements this metadata does not meet: while one stays unmet, no copy of the request can land."""
     return tuple(each for each in requirements if not _met(each, metadata))
+
+
+def is_fenced_off(requirements: Iterable[Mapping[str, Any]], metadata: TableMetadata) -> bool:
+    """Whether one of them is unmet for good, so that no copy of the request that is still under way will ever land.
+
+    *Without:* a column is added and dropped again, and the schema has the id that a late request asks for.
+    """
+    return any(each["type"] not in _MAY_COME_BACK for each in unmet(requirements, metadata))
 
 
 def _met(requirement: Mapping[str, Any], metadata: TableMetadata) -> bool:

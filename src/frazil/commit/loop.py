@@ -35,7 +35,7 @@ from frazil.catalog.base import (
     Verdict,
 )
 from frazil.catalog.records import COMMIT_ID, find_record
-from frazil.catalog.requirements import unmet
+from frazil.catalog.requirements import is_fenced_off
 from frazil.commit.chain import Chain, Draft, Refused, Told
 from frazil.commit.group import (
     GROUP_SIZE,
@@ -827,9 +827,9 @@ class _Loop:
 
 def _is_fenced_off(prepared: Prepared, head: Head) -> bool:
     """Whether a copy of the swap that comes late is refused on a head that has moved: where the pointer itself is
-    compared it always is, elsewhere only when something that it requires is not so any more.
+    compared it always is, elsewhere only when something that it requires is gone for good.
     """
-    return prepared.location is not None or bool(unmet(prepared.proposal.requirements, head.metadata))
+    return prepared.location is not None or is_fenced_off(prepared.proposal.requirements, head.metadata)
 
 
 def _is_gapless(base: TableMetadata, head: TableMetadata) -> bool:
