@@ -634,11 +634,11 @@ MUTANTS = (
         scene="rest",
     ),
     Mutant(
-        "a commit does not name the schema that it was made for",
+        "a write does not name the schema that it was checked against",
         "P29",
-        "frazil.catalog.requirements:requirements_for",
-        "    if actions & {*_SCHEMA_ACTIONS, *_SPEC_ACTIONS} or (adds_rows and bound):",
-        "    if False:",
+        "frazil.commit.rebase:write_requirements",
+        '        {"type": "assert-current-schema-id", "current-schema-id": head.current_schema_id},\n',
+        "",
         scene="siege",
     ),
     Mutant(
