@@ -605,8 +605,8 @@ MUTANTS = (
         "a copy of a request that may still come is forgotten",
         "P30",
         "frazil.commit.loop:_Loop._search",
-        "    if is_under_way and not _is_fenced_off(prepared, head):",
-        "    if False:",
+        "    if is_under_way and not is_compared and ",
+        "    if False and ",
         scene="siege",
     ),
     Mutant(

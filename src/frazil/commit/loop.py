@@ -628,8 +628,10 @@ class _Loop:
             return Committed(head.location)
         if head.location == prepared.head.location:
             return Unknown("the head has not moved since the swap was sent, so it may still land")
-        if is_under_way and not _is_fenced_off(prepared, head):
-            return Unknown("the table has moved on, but all that the swap requires is as it was, so it may still land")
+        # Where the pointer itself is compared, a head that has moved keeps every late copy out.
+        is_compared = prepared.location is not None
+        if is_under_way and not is_compared and not is_fenced_off(prepared.proposal.requirements, head.metadata):
+            return Unknown("the table has moved on, but nothing in it keeps the swap from landing later")
         if not self._history_is_whole(head.metadata, prepared, draft):
             return Unknown("history between the base and the head is broken, so absence proves nothing")
         return Stale(head.location)
@@ -823,13 +825,6 @@ class _Loop:
             error.add_note(f"commit id {self._identity.commit_id}: the outcome is not known, so no file was deleted")
             return
         self._chain.remove_everything()
-
-
-def _is_fenced_off(prepared: Prepared, head: Head) -> bool:
-    """Whether a copy of the swap that comes late is refused on a head that has moved: where the pointer itself is
-    compared it always is, elsewhere only when something that it requires is gone for good.
-    """
-    return prepared.location is not None or is_fenced_off(prepared.proposal.requirements, head.metadata)
 
 
 def _is_gapless(base: TableMetadata, head: TableMetadata) -> bool:
