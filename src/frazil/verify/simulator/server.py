@@ -5,7 +5,7 @@ what they answer is less than certain (rule P30).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -95,7 +95,7 @@ class SimulatedRest:
         return path
 
     def _theirs(self, location: str) -> Any:
-        return TableMetadataUtil.parse_raw(self._data(location).decode())
+        return _parsed(self._data(location))
 
     def _data(self, location: str) -> bytes:
         return self._process.world.files.there[location].data
@@ -128,6 +128,11 @@ class SimulatedGlue(SimulatedRest):
             except OutcomeUnknown as error:
                 if self._process.chance.random() < 0.3:
                     raise requests.exceptions.ConnectionError(str(error)) from error
+
+
+@lru_cache(maxsize=256)
+def _parsed(data: bytes) -> Any:
+    return TableMetadataUtil.parse_raw(data.decode())
 
 
 def _location(db: Db, name: str) -> str:
