@@ -84,11 +84,7 @@ class SimulatedRest:
         before = TableMetadata.parse(self._data(location), location)
         changes = [each.model_dump(mode="json", by_alias=True, exclude_none=True) for each in updates]
         for change in changes:
-            if (
-                change["action"] == "add-snapshot"
-                and change["snapshot"]["sequence-number"] <= before.last_sequence_number
-            ):
-                raise ValueError(f"Cannot add a snapshot that is not newer than {before.last_sequence_number}")
+            _check(change, before)
         after = apply(before, changes, now_ms=world.database.now_ms, previous_location=location)
         path = f"{before.metadata_folder}/{version_of(location) + 1:05}-{len(world.files.there)}.metadata.json"
         world.files.add(path, File(after.to_json(), "server", world.schedule.now, synced=world.journal.events))
@@ -128,6 +124,14 @@ class SimulatedGlue(SimulatedRest):
             except OutcomeUnknown as error:
                 if self._process.chance.random() < 0.3:
                     raise requests.exceptions.ConnectionError(str(error)) from error
+
+
+def _check(change: Mapping[str, Any], before: TableMetadata) -> None:
+    """What PyIceberg and Iceberg Java ask of an update beside its requirements. Raises ValueError."""
+    if change["action"] == "add-snapshot" and change["snapshot"]["sequence-number"] <= before.last_sequence_number:
+        raise ValueError(f"Cannot add a snapshot that is not newer than {before.last_sequence_number}")
+    if change["action"] == "add-spec" and change["spec"]["spec-id"] in before.specs():
+        raise ValueError(f"There is a partition spec {change['spec']['spec-id']} already")
 
 
 @lru_cache(maxsize=256)
