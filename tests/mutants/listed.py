@@ -618,6 +618,14 @@ MUTANTS = (
         scene="siege",
     ),
     Mutant(
+        "a change of properties is sent again without a look",
+        "P30",
+        "frazil.commit.loop:_Loop._send_again",
+        "    if prepared.location is None and draft.snapshot_id is None:",
+        "    if False:",
+        scene="glue",
+    ),
+    Mutant(
         "a broken connection is a refusal",
         "P30",
         "frazil.catalog.foreign_errors:failure",

@@ -861,6 +861,32 @@ def test_p30_a_request_that_may_still_arrive_keeps_its_files(
         assert ids_in(table) == [1]
 
 
+def test_p30_a_change_of_properties_is_looked_for_before_it_is_sent_again(
+    theirs: SqlCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has landed, nobody could say so, and somebody else has set the same property since."""
+    send, load = theirs.commit_table, theirs.load_table
+
+    def away(*_: Any) -> None:
+        monkeypatch.setattr(theirs, "load_table", load)
+        raise requests.exceptions.ConnectionError("no answer")
+
+    def unheard(*request: Any) -> None:
+        send(*request)
+        monkeypatch.setattr(theirs, "commit_table", send)
+        with load("shop.events").transaction() as other:
+            other.set_properties(owner="somebody")
+        monkeypatch.setattr(theirs, "load_table", away)
+        raise requests.exceptions.ConnectionError("reset by peer")
+
+    with frazil.connect("memory://") as lake:
+        lake._opened = replace(lake._opened, catalog=ForeignCatalog(theirs, Storage(), SYSTEM), storage=Storage())
+        table = lake.table("shop.events")
+        monkeypatch.setattr(theirs, "commit_table", unheard)
+        table.set_properties({"owner": "me"})
+        assert lake.table("shop.events").properties["owner"] == "somebody"
+
+
 def _all_files(lake: frazil.Lake) -> list[str]:
     location = lake.catalog.load(NAME).metadata.location
     return [info.path.removeprefix("file://") for info in lake.storage.list(location)]

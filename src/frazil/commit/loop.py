@@ -603,6 +603,11 @@ class _Loop:
     def _send_again(self, prepared: Prepared, draft: Draft) -> Outcome:
         # The identical swap: harmless if the first one landed, and if it is still under way this one fences it off.
         try:
+            if prepared.location is None and draft.snapshot_id is None:
+                # But not where it names nothing that it replaces: it would be done over what others have done since.
+                head, is_there = self._looked_for(prepared)
+                if is_there:
+                    return Committed(head.location)
             outcome = self._catalog.swap(prepared)
             return self._search(prepared, draft, is_under_way=True) if isinstance(outcome, Stale) else outcome
         except FrazilError as error:
@@ -615,16 +620,14 @@ class _Loop:
         ``is_under_way``: a copy of the swap may still arrive, whatever was answered to the last one.
         """
         try:
-            head = self._catalog.load(self._context.ident)
-            record = self._catalog.find_commit(head.metadata, self._identity.commit_id)
+            head, is_there = self._looked_for(prepared)
         except NoSuchTable:
             return Unknown("the table is gone, and with it every trace of the commit")
         except FrazilError as error:
             return Unknown(error.problem)
         if head.metadata.uuid != self._request.table_uuid:
             return Unknown("the name belongs to another table now, and where this one went is not known")
-        if self._landed(head.metadata) or self._names(head, prepared) or (record is not None and self._is_mine(record)):
-            self._found_in = head.metadata
+        if is_there:
             return Committed(head.location)
         if head.location == prepared.head.location:
             return Unknown("the head has not moved since the swap was sent, so it may still land")
@@ -635,6 +638,18 @@ class _Loop:
         if not self._history_is_whole(head.metadata, prepared, draft):
             return Unknown("history between the base and the head is broken, so absence proves nothing")
         return Stale(head.location)
+
+    def _looked_for(self, prepared: Prepared) -> tuple[Head, bool]:
+        """A fresh head, and whether my commit is in it."""
+        head = self._catalog.load(self._context.ident)
+        record = self._catalog.find_commit(head.metadata, self._identity.commit_id)
+        mine = record is not None and self._is_mine(record)
+        is_there = head.metadata.uuid == self._request.table_uuid and (
+            self._landed(head.metadata) or self._names(head, prepared) or mine
+        )
+        if is_there:
+            self._found_in = head.metadata
+        return head, is_there
 
     def _is_mine(self, record: CommitRecord) -> bool:
         mine = self._chain.snapshot_ids or (None,)
