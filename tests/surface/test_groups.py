@@ -79,6 +79,18 @@ def place(lake: frazil.Lake) -> str:
     return line.place_of(lake.catalog.name, NAME, lake.catalog.load(NAME).metadata.uuid)
 
 
+def lose_tickets(patch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """New tickets do not arrive, and nobody knows; what they were put in with, to let them arrive later."""
+    under_way: list[tuple[Any, ...]] = []
+
+    def cut_off(*arguments: Any) -> None:
+        under_way.append(arguments)
+        raise OutcomeUnknown("the connection broke")
+
+    patch.setattr(SqlQueue, "_insert", cut_off)
+    return under_way
+
+
 def go_away_at_the_swap(lake: frazil.Lake, patch: pytest.MonkeyPatch, *, has_landed: bool) -> None:
     """The next swap lands, or not; nobody is told, and the catalog is away from then on."""
     swap, load = lake.catalog.swap, lake.catalog.load
@@ -780,14 +792,24 @@ def test_a_group_leaves_no_file_that_nobody_names(lake: frazil.Lake) -> None:
     assert _metadata_files(lake) == _named_manifests(lake)
 
 
-def test_threads_on_a_foreign_catalog_are_committed_together(tmp_path: Path) -> None:
+@pytest.fixture
+def theirs(tmp_path: Path) -> SqlCatalog:
     (tmp_path / "wh").mkdir()
-    theirs = SqlCatalog("c", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}/wh")
-    theirs.create_namespace("shop")
-    theirs.create_table("shop.events", SCHEMA)
-    catalog = ForeignCatalog(theirs, Storage(), SYSTEM)
+    catalog = SqlCatalog("c", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}/wh")
+    catalog.create_namespace("shop")
+    catalog.create_table("shop.events", SCHEMA)
+    return catalog
+
+
+@contextmanager
+def lake_on(theirs: SqlCatalog) -> Iterator[frazil.Lake]:
     with frazil.connect("memory://") as lake:
-        lake._opened = replace(lake._opened, catalog=catalog, storage=Storage())
+        lake._opened = replace(lake._opened, catalog=ForeignCatalog(theirs, Storage(), SYSTEM), storage=Storage())
+        yield lake
+
+
+def test_threads_on_a_foreign_catalog_are_committed_together(theirs: SqlCatalog) -> None:
+    with lake_on(theirs) as lake:
         table = lake.table("shop.events")
         with meeting(lake) as met:
             futures = [met.write(table.append, rows(number)) for number in (1, 2, 3)]
@@ -798,7 +820,7 @@ def test_threads_on_a_foreign_catalog_are_committed_together(tmp_path: Path) -> 
         assert ids_in(table) == [1, 2, 3, 4]
         assert table.append(rows(4), commit_id="mine").already_committed
         # Whoever combines: its own id must be found again, too.
-        release = catalog.try_turn(NAME)
+        release = lake.catalog.try_turn(NAME)
         assert release is not None
         with ThreadPoolExecutor(1) as pool:
             queued = threading.Event()
@@ -811,15 +833,6 @@ def test_threads_on_a_foreign_catalog_are_committed_together(tmp_path: Path) -> 
             waits.result()
         assert table.append(rows(6), commit_id="combiner's").already_committed
         assert ids_in(table) == [1, 2, 3, 4, 5, 6]
-
-
-@pytest.fixture
-def theirs(tmp_path: Path) -> SqlCatalog:
-    (tmp_path / "wh").mkdir()
-    catalog = SqlCatalog("c", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}/wh")
-    catalog.create_namespace("shop")
-    catalog.create_table("shop.events", SCHEMA)
-    return catalog
 
 
 def _never_sent(*_: Any) -> None:
@@ -846,9 +859,7 @@ def test_p30_a_request_that_may_still_arrive_keeps_its_files(
                 change.add_column("y", LongType())
         raise requests.exceptions.ConnectionError("reset by peer")
 
-    with frazil.connect("memory://") as lake:
-        catalog = ForeignCatalog(theirs, Storage(), SYSTEM)
-        lake._opened = replace(lake._opened, catalog=catalog, storage=Storage())
+    with lake_on(theirs) as lake:
         table = lake.table("shop.events")
         monkeypatch.setattr(theirs, "commit_table", broken)
         with pytest.raises(frazil.CommitUnknown):
@@ -879,8 +890,7 @@ def test_p30_a_change_of_properties_is_looked_for_before_it_is_sent_again(
         monkeypatch.setattr(theirs, "load_table", away)
         raise requests.exceptions.ConnectionError("reset by peer")
 
-    with frazil.connect("memory://") as lake:
-        lake._opened = replace(lake._opened, catalog=ForeignCatalog(theirs, Storage(), SYSTEM), storage=Storage())
+    with lake_on(theirs) as lake:
         table = lake.table("shop.events")
         monkeypatch.setattr(theirs, "commit_table", unheard)
         table.set_properties({"owner": "me"})
@@ -1121,16 +1131,11 @@ def test_p9_a_ticket_that_arrives_after_its_id_was_sent_again_is_nobodys(
     table = lake.table("shop.events")
     expect_others(lake)
     insert = SqlQueue._insert
-    under_way: list[tuple[Any, ...]] = []
-
-    def cut_off(*arguments: Any) -> None:
-        under_way.append(arguments)
-        raise OutcomeUnknown("the connection broke")
+    under_way = lose_tickets(monkeypatch)
 
     def away(*_: Any) -> None:
         raise frazil.CatalogUnavailable("the catalog is away")
 
-    monkeypatch.setattr(SqlQueue, "_insert", cut_off)
     monkeypatch.setattr(SqlQueue, "withdraw", away)
     with pytest.raises(frazil.CommitUnknown) as unknown:
         table.append(rows(1))
@@ -1149,11 +1154,7 @@ def test_p9_a_ticket_that_arrives_while_it_is_taken_back_is_nobodys(
     table = lake.table("shop.events")
     expect_others(lake)
     insert, verdict = SqlQueue._insert, SqlQueue.verdict
-    under_way: list[tuple[Any, ...]] = []
-
-    def cut_off(*arguments: Any) -> None:
-        under_way.append(arguments)
-        raise OutcomeUnknown("the connection broke")
+    under_way = lose_tickets(monkeypatch)
 
     def late(*arguments: Any) -> Any:
         if under_way:
@@ -1161,7 +1162,6 @@ def test_p9_a_ticket_that_arrives_while_it_is_taken_back_is_nobodys(
             under_way.clear()
         return verdict(*arguments)
 
-    monkeypatch.setattr(SqlQueue, "_insert", cut_off)
     monkeypatch.setattr(SqlQueue, "verdict", late)
     with pytest.raises(frazil.CatalogUnavailable, match="was not committed"):
         table.append(rows(1))
