@@ -142,6 +142,7 @@ COPIED = theirs("overwrite", removed=(F,), added=added(file("g", 9), H), lineage
 COPIED_DELETE = theirs("overwrite", removed=(F,), added=added(file("g", 9)), lineage_path="left-out", is_delete=True)
 OVERWRITTEN = theirs("overwrite", removed=(F,), added=added(H), lineage_path="nothing")
 NINE = (Run("f", 0, 4), Run("f", 5, 5))
+OTHER_NINE = (Run("g", 0, 4), Run("g", 5, 5))
 LOOK: dict[str, Any] = {
     "deletes": {"their-mark": {"f": rows(4)}},
     "lineages": {
@@ -290,6 +291,22 @@ def test_rows_that_others_deleted_before_are_not_counted_again() -> None:
     assert carried(marking(D, 1, 4), DELETED_SOME).gone_already == 1
     assert carried(marking(D, 1, 4), REMOVED).gone_already == 2
     assert carried(marking(D, 1, 4), COMPACTED).gone_already == 0
+
+
+def test_a_row_that_was_deleted_and_then_left_out_of_a_copy_is_counted_once() -> None:
+    compacted = theirs("replace", removed=(F,), added=added(file("g", 9)), lineage_path="left-out")
+    assert carried(marking(D, 1, 4), DELETED_SOME, compacted).gone_already == 1
+    assert carried(marking(D, 1, 4), DELETED_SOME, DELETED_SOME).gone_already == 1
+    # The first copy still has the row, under a delete of its own; the second one does not.
+    again = Change(4, 4, "replace", removed=(G,), added=added(file("k", 9)), lineage_path="again")
+    lineages = {**LOOK["lineages"], "whole": Lineage({"g": (Run("f", 0, 10),)}), "again": Lineage({"k": OTHER_NINE})}
+    whole = theirs("replace", removed=(F,), added=added(G), lineage_path="whole")
+    assert carried(marking(D, 1, 4), DELETED_SOME, whole, again, lineages=lineages).gone_already == 1
+
+
+def test_an_overwrite_does_not_mind_that_a_deleted_row_is_left_out_of_a_copy_beside_new_rows() -> None:
+    copied = theirs("overwrite", removed=(F,), added=added(file("g", 9), H), lineage_path="left-out")
+    assert carried(removing(Kind.OVERWRITE), DELETED_SOME, copied).replaced_twice == ()
 
 
 def test_rows_are_followed_through_several_changes() -> None:

@@ -102,6 +102,8 @@ class _Tracked:
     """Those that live on as they were, in my copies."""
     seen: Rows = field(default_factory=Rows)
     """Rows that my operation read and depends on."""
+    taken: Rows = field(default_factory=Rows)
+    """Those that I delete and others had deleted before: whoever leaves them out after that takes nothing from me."""
     marks: list[DataFile] = field(default_factory=list)
     """Delete files about this one alone that others added since; they have no use without it."""
 
@@ -212,7 +214,8 @@ class _Tracker:
     def _must_be_free(self, tracked: _Tracked, rows: Rows, change: Change) -> None:
         """One row has one writer. To delete a row twice is harmless; to change a row that is gone is not."""
         twice = Rows() if change.is_delete and not self._needs_rows else tracked.moved & rows
-        both = self._alive(tracked.file.file_path, tracked.deleted & rows)
+        both = self._alive(tracked.file.file_path, (tracked.deleted & rows) - tracked.taken)
+        tracked.taken |= both
         if not change.is_delete:
             # The winner's rows may live on with other values, which my delete would not reach.
             twice |= both
@@ -307,7 +310,7 @@ class _Tracker:
         lost = (tracked.moved & changed) | (tracked.deleted & changed)
         if self._needs_rows:
             lost |= tracked.moved - carried
-        gone = self._alive(path, tracked.deleted - carried - changed)
+        gone = self._alive(path, tracked.deleted - carried - changed - tracked.taken)
         self._gone_already += len(gone)
         replaced = gone if self._replaces else Rows() if self._needs_rows else tracked.moved - carried - changed
         if replaced and not change.is_delete:
@@ -348,6 +351,7 @@ class _Tracker:
             (tracked.gone, target.gone),
             (tracked.moved, target.moved),
             (tracked.seen, target.seen),
+            (tracked.taken, target.taken),
         ):
             to.update((rows & inside).shift(piece.at - piece.first))
         for mine in tracked.copied:
