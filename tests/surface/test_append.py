@@ -187,6 +187,11 @@ def test_p16_a_column_i_wrote_and_others_dropped_meanwhile_aborts(table: frazil.
     assert unreferenced_files(table) == set()
 
 
+def test_p16_a_column_that_my_rows_do_not_have_may_go_meanwhile(table: frazil.Table) -> None:
+    table.append([{"a": "x"}, {"a": "y", "n": None}], on_phase=once(Phase.PREPARED, lambda: table.drop_column("n")))
+    assert rows(table) == [{"a": "x", "b": None}, {"a": "y", "b": None}]
+
+
 def test_p16_a_nested_column_dropped_meanwhile_aborts(lake: frazil.Lake) -> None:
     table = lake.create_table("ns.nested", "s struct<x: int, y: int>")
 

@@ -137,12 +137,6 @@ def _schema_compatible(write: Write, head: TableMetadata) -> Conflict | None:
                 f"the rows hold values of {', '.join(sorted(dropped))}, dropped from the table meanwhile",
                 "Write again without them; their values would have become invisible",
             )
-        lacking = [each.name for each in schema.fields if each.required and each.field_id not in write.written_ids]
-        if lacking:
-            return _schema_conflict(
-                f"the table has meanwhile got the required {', '.join(lacking)}, which the rows lack",
-                "Write again with values for it",
-            )
         filled = [
             str(schema.find_column_name(field_id))
             for field_id in sorted(write.nullable_ids & schema.field_ids)
@@ -151,6 +145,12 @@ def _schema_compatible(write: Write, head: TableMetadata) -> Conflict | None:
         if filled:
             return _schema_conflict(
                 f"{', '.join(filled)} may not be null any more, and the rows hold nulls there",
+                "Write again with values for it",
+            )
+        lacking = [each.name for each in schema.fields if each.required and each.field_id not in write.written_ids]
+        if lacking:
+            return _schema_conflict(
+                f"the table has meanwhile got the required {', '.join(lacking)}, which the rows lack",
                 "Write again with values for it",
             )
     return None

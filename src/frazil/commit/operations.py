@@ -160,7 +160,7 @@ class Write:
     schema_id: int = 0
     """The schema the rows were staged under."""
     written_ids: Mapping[int, str] = field(default_factory=dict)
-    """Field id → name at staging time, for every column the files hold, nested ones included."""
+    """Field id → name at staging time, for every column of which the files hold values, nested ones included."""
     nullable_ids: frozenset[int] = frozenset()
     """Columns that were optional at staging time and in which the files may hold a null."""
     snapshot_id: int | None = None

@@ -230,7 +230,7 @@ class Draft:
             predicate=None if asked is None else _predicate(asked),
             on_deleted=self._settings.on_deleted,
             schema_id=view.metadata.current_schema_id,
-            written_ids=_names(schema) if parts.added else {},
+            written_ids=_with_values(parts.added, schema),
             nullable_ids=_with_nulls(parts.added, schema),
             staged_since_ms=self._since_ms,
             rows=rows,
@@ -256,8 +256,17 @@ def _predicate(where: Filter) -> Predicate | None:
     return Predicate(where.text, (where.parsed_with or where.schema).schema_id, where.case_sensitive)
 
 
-def _names(schema: Schema) -> Mapping[int, str]:
-    return {field_id: str(schema.find_column_name(field_id)) for field_id in schema.field_ids}
+def _with_values(files: Sequence[DataFile], schema: Schema) -> Mapping[int, str]:
+    """The columns in which some file has, or may have, a value: to drop one of the others meanwhile takes nothing."""
+    if not files:
+        return {}
+    empty = {
+        each.field_id
+        for each in schema.fields
+        if each.field_type.is_primitive
+        and all(file.null_value_counts.get(each.field_id) == file.record_count for file in files)
+    }
+    return {field_id: str(schema.find_column_name(field_id)) for field_id in schema.field_ids if field_id not in empty}
 
 
 def _with_nulls(files: Sequence[DataFile], schema: Schema) -> frozenset[int]:
