@@ -88,6 +88,7 @@ class _Judge:
         self._check_snapshots()
         if not self._found.violations:
             self._check_writes()
+            self._check_counts()
             self._check_deleted_rows()
             self._check_who_gave_up()
             self._check_order()
@@ -285,6 +286,41 @@ class _Judge:
                 histories[branch] = _history(final, branch, parents)
             if snapshot_id not in histories[branch]:
                 self._wrong("an acknowledged write is there", f"{write} is not in the history of {branch}")
+
+    def _check_counts(self) -> None:
+        """A row that somebody replaced by key meanwhile may still count as deleted, one that is gone may not: so the
+        number of deleted rows lies between those of the states since the base.
+        """
+        parents = {each["snapshot-id"]: each.get("parent-snapshot-id") for each in self._versions[-1]["snapshots"]}
+        for write, snapshot_id in self._placed.items():
+            step, commit = write.step, write.commit
+            if commit is None or commit.already_committed:
+                continue
+            told = (commit.rows_inserted, commit.rows_updated, commit.rows_deleted)
+            if step.verb == "append" and told != (len(step.rows), 0, 0):
+                self._wrong("counts are those of the model", f"{write} was told {told}")
+            if step.verb not in ("delete", "overwrite", "update"):
+                continue
+            # Nobody but appends shares a snapshot, so the state before it is that of its parent.
+            since = self._since(parents[snapshot_id], write.bases, parents)
+            matching = [len(selected(self._states[each], step.where)) for each in since]
+            if step.verb == "update":
+                is_right = told == (0, matching[0], 0)
+            else:
+                is_right = told[:2] == (len(step.rows), 0) and min(matching) <= told[2] <= max(matching)
+            if not is_right:
+                self._wrong("counts are those of the model", f"{write} was told {told}, and matches {matching}")
+
+    def _since(
+        self, head: int | None, bases: Sequence[int | None], parents: Mapping[int, int | None]
+    ) -> list[int | None]:
+        """The snapshots from the head down to the oldest of the bases."""
+        oldest = min((self._reached[each] for each in bases), default=self._reached[head])
+        found = [head]
+        while head is not None and self._reached[head] > oldest:
+            head = parents[head]
+            found.append(head)
+        return found
 
     def _check_deleted_rows(self) -> None:
         """Rows that somebody deleted by a condition while they were on their way are not appended (rule P23).
