@@ -4,7 +4,7 @@
 
 Of ten chunks five are of the usual kind; the others have more faults, or are on catalogs of others, or both.
 ``benchmarks/results/simulation.json`` has the counts, and the digest of each chunk: ``frazil simulate --seed N --seeds
-200`` of the same version prints the same one. ``--spot 5`` runs that many of its chunks again and compares the digests,
+1000`` of the same version prints the same one. ``--spot 5`` runs that many of its chunks again and compares the digests,
 so that counts of another version do not pass for this one's; ``--anew`` forgets what is there.
 """
 
@@ -24,7 +24,7 @@ from typing import Any
 from common import RESULTS
 from frazil.verify.simulator import SCENES, campaign
 
-CHUNK = 200
+CHUNK = 1000
 TURNS = (*("usual",) * 5, "storm", "rush", "rest", "glue", "siege")
 """One chunk after the other."""
 Json = dict[str, Any]
