@@ -4,8 +4,8 @@
 
 Of ten chunks five are of the usual kind; the others have more faults, or are on catalogs of others, or both.
 ``benchmarks/results/simulation.json`` has the counts, and the digest of each chunk: ``frazil simulate --seed N --seeds
-1000`` of the same version prints the same one. ``--spot 5`` runs that many of its chunks again and compares the digests,
-so that counts of another version do not pass for this one's; ``--anew`` forgets what is there.
+1000`` of the same version prints the same one. ``--spot 5`` runs that many of its chunks again and compares the
+digests, so that counts of another version do not pass for this one's; ``--anew`` forgets what is there.
 """
 
 from __future__ import annotations
