@@ -302,6 +302,9 @@ def test_a_row_that_was_deleted_and_then_left_out_of_a_copy_is_counted_once() ->
     lineages = {**LOOK["lineages"], "whole": Lineage({"g": (Run("f", 0, 10),)}), "again": Lineage({"k": OTHER_NINE})}
     whole = theirs("replace", removed=(F,), added=added(G), lineage_path="whole")
     assert carried(marking(D, 1, 4), DELETED_SOME, whole, again, lineages=lineages).gone_already == 1
+    # Nor does it count where it was gone at my base, and the first copy was planned before that.
+    live = {"f": rows(0, 1, 2, 3, 5, 6, 7, 8, 9)}
+    assert carried(removing(D), whole, again, lineages=lineages, live=live).gone_already == 0
 
 
 def test_an_overwrite_does_not_mind_that_a_deleted_row_is_left_out_of_a_copy_beside_new_rows() -> None:

@@ -103,7 +103,7 @@ class _Tracked:
     seen: Rows = field(default_factory=Rows)
     """Rows that my operation read and depends on."""
     taken: Rows = field(default_factory=Rows)
-    """Those that I delete and others had deleted before: whoever leaves them out after that takes nothing from me."""
+    """Those that I take out and that were gone before: whoever leaves them out after that takes nothing from me."""
     marks: list[DataFile] = field(default_factory=list)
     """Delete files about this one alone that others added since; they have no use without it."""
 
@@ -138,6 +138,8 @@ class _Tracker:
         self._dropped: set[str] = set()
         """Delete files that others have taken out since."""
         self._has_moved = False
+        self._whole = {file.file_path for file in write.removed}
+        """Files that I take out with all that is in them, rows that are dead already among it."""
         for file in write.removed:
             tracked = self._track(file)
             tracked.gone.add_range(0, file.record_count)
@@ -310,6 +312,10 @@ class _Tracker:
         lost = (tracked.moved & changed) | (tracked.deleted & changed)
         if self._needs_rows:
             lost |= tracked.moved - carried
+        if path in self._whole:
+            # A copy that was planned before a row was deleted still has it, and a mark on it.
+            doomed = tracked.deleted & carried
+            tracked.taken |= doomed - self._alive(path, doomed)
         gone = self._alive(path, tracked.deleted - carried - changed - tracked.taken)
         self._gone_already += len(gone)
         replaced = gone if self._replaces else Rows() if self._needs_rows else tracked.moved - carried - changed
