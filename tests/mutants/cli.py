@@ -7,12 +7,13 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 from mutants.listed import MUTANTS
 from mutants.mutant import Mutant, source_with
@@ -29,6 +30,8 @@ class Result:
     is_caught: bool
     said: str
     seconds: float
+    record: dict[str, Any] = field(default_factory=dict)
+    """What to keep of it, of the simulator's."""
 
     def __str__(self) -> str:
         word = "caught" if self.is_caught else "MISSED"
@@ -60,17 +63,20 @@ def by_tests(mutant: Mutant) -> Result:
     return Result(mutant, done.returncode != 0, said, time.monotonic() - began)
 
 
-def by_simulator(mutant: Mutant, seeds: int, folder: Path | None) -> Result:
+def by_simulator(mutant: Mutant, seeds: int, folder: Path | None, known: Mapping[str, Any]) -> Result:
     """Whether one of so many seeds breaks a rule with it; a small case of that goes to the folder."""
-    from simulation.mutants import first_that_notices, keep
+    from simulation.mutants import keep, search
 
     began = time.monotonic()
-    found = first_that_notices(mutant, seeds)
-    noticed = None if found is None else f"{mutant.scene} seed {found.case.seed}: {found.violations[0].rule}"
-    said = noticed or f"not in {seeds} seeds ({mutant.scene})"
-    if found is not None and folder is not None:
-        keep(mutant, found, folder)
-    return Result(mutant, found is not None, said, time.monotonic() - began)
+    found = search(mutant, seeds, known.get(mutant.name, {}))
+    if found is None:
+        said, kept = f"not in {seeds} seeds ({mutant.scene})", {"scene": mutant.scene, "not in": seeds}
+    else:
+        seed, rule = found.case.seed, found.violations[0].rule
+        said, kept = f"{mutant.scene} seed {seed}: {rule}", {"scene": mutant.scene, "seed": seed, "rule": rule}
+        if folder is not None:
+            keep(mutant, found, folder)
+    return Result(mutant, found is not None, said, time.monotonic() - began, kept)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -87,11 +93,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     judge = by_tests
     if chosen.by == "simulator":
         mutants = [each for each in mutants if not each.unseen]
-        judge = partial(by_simulator, seeds=chosen.seeds, folder=chosen.keep)
+        judge = partial(by_simulator, seeds=chosen.seeds, folder=chosen.keep, known=_known())
     missed = 0
     with ProcessPoolExecutor(chosen.jobs, mp_context=get_context("spawn")) as pool:
         for result in pool.map(judge, mutants):
             missed += not result.is_caught
             print(result, flush=True)
+            if result.record:
+                _keep(result)
     print(f"{len(mutants) - missed} of {len(mutants)} mutants were caught")
     return 1 if missed else 0
+
+
+def _known() -> Mapping[str, Any]:
+    from simulation.mutants import recorded
+
+    return recorded()
+
+
+def _keep(result: Result) -> None:
+    from simulation.mutants import record
+
+    record({result.mutant.name: result.record})

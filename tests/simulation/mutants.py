@@ -3,30 +3,54 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from frazil.verify.simulator import SCENES, Result, shrink, simulate
 from mutants.listed import MUTANTS
 from mutants.mutant import Mutant, installed
 
-QUICK = {
-    "the expected value is not compared": 0,
-    "what was committed is called withdrawn": 0,
-    "a lost answer is a lost race": 2,
-    "an unknown swap is searched for, not sent again": 11,
-    "a reservation is waited for without end": 1,
-    "staged rows are not synced": 1,
-    "no conflict between rows is seen": 0,
-    "rows that others took out come back in a copy": 0,
-    "rows that were read may be joined by others": 0,
-}
-"""Mutants that are noticed soon, with a seed that did."""
+QUICK = (
+    "the expected value is not compared",
+    "what was committed is called withdrawn",
+    "a lost answer is a lost race",
+    "an unknown swap is searched for, not sent again",
+    "a reservation is waited for without end",
+    "staged rows are not synced",
+    "no conflict between rows is seen",
+    "rows that others took out come back in a copy",
+    "rows that were read may be joined by others",
+)
+"""Mutants that are noticed soon."""
+NOTICED = Path(__file__).parent / "noticed.json"
+"""By mutant: the scene and the seed that noticed it, and the rule that it broke; or in how many seeds none did."""
 
 
 def called(name: str) -> Mutant:
     (found,) = (each for each in MUTANTS if each.name == name)
     return found
+
+
+def recorded() -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = json.loads(NOTICED.read_text()) if NOTICED.exists() else {}
+    return found
+
+
+def record(results: Mapping[str, Mapping[str, Any]]) -> None:
+    """Keep what is new beside what was known of others that are still listed."""
+    known = {**recorded(), **results}
+    kept = {each.name: known[each.name] for each in MUTANTS if each.name in known and not each.unseen}
+    NOTICED.write_text(json.dumps(kept, indent=1) + "\n")
+
+
+def search(mutant: Mutant, seeds: int, known: Mapping[str, Any]) -> Result | None:
+    """The seed that noticed it before, if it still does; else the first one that does."""
+    again = None
+    if known.get("scene") == mutant.scene and "seed" in known:
+        again = first_that_notices(mutant, 1, known["seed"])
+    return again or first_that_notices(mutant, seeds)
 
 
 def first_that_notices(mutant: Mutant, seeds: int, first: int = 0) -> Result | None:
