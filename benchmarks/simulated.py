@@ -78,9 +78,8 @@ def spot(found: list[Json], how_many: int, jobs: int) -> int:
     for each in random.sample(found, min(how_many, len(found))):
         is_same = run(each["scene"], each["seed"], jobs)["digest"] == each["digest"]
         others += not is_same
-        print(
-            f"{each['scene']}, {each['seeds']} seeds from {each['seed']}: {'the same' if is_same else 'ANOTHER HISTORY'}"
-        )
+        word = "the same" if is_same else "ANOTHER HISTORY"
+        print(f"{each['scene']}, {each['seeds']} seeds from {each['seed']}: {word}")
     return int(others > 0)
 
 
