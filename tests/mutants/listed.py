@@ -336,6 +336,14 @@ MUTANTS = (
         scene="rush",
     ),
     Mutant(
+        "a place in another's group is taken for one's own",
+        "P9",
+        "frazil.commit.loop:_Loop._told",
+        "self._sent is not None and told.group_index == 0",
+        "self._sent is not None",
+        tests="set_at_once",
+    ),
+    Mutant(
         "an earlier attempt that landed is not recognised",
         "P9",
         "frazil.commit.loop:_Loop._landed",
@@ -512,6 +520,13 @@ MUTANTS = (
         "    if False:\n        self._against_predicate(change)",
     ),
     Mutant(
+        "a delete that found nothing left is an append",
+        "P23",
+        "frazil.commit.rebase:Effect.operation",
+        'return "delete" if self.kind is Kind.DELETE else "append"',
+        'return "append"',
+    ),
+    Mutant(
         "what lands after a rollback is not looked at",
         "P25",
         "frazil.commit.conflicts:row_conflicts",
@@ -559,6 +574,22 @@ MUTANTS = (
         "    del self._tracked[file.file_path]\n    self._has_moved = True\n    self._move(tracked, lineage, change)",
         "    del self._tracked[file.file_path]",
         tests="test_p26_ or test_carry",
+    ),
+    Mutant(
+        "a row that others deleted is counted again when a copy leaves it out",
+        "P26",
+        "frazil.commit.carry:_Tracker._move",
+        "tracked.deleted - carried - changed - tracked.taken",
+        "tracked.deleted - carried - changed",
+        tests="counted_once",
+    ),
+    Mutant(
+        "a row that was dead at the base is counted when a copy leaves it out",
+        "P26",
+        "frazil.commit.carry:_Tracker._move",
+        "if path in self._whole:",
+        "if False:",
+        tests="counted_once",
     ),
     Mutant(
         "files that are gone are not missed",

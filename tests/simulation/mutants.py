@@ -66,4 +66,5 @@ def keep(mutant: Mutant, found: Result, folder: Path) -> None:
         smallest = shrink(found)
     folder.mkdir(parents=True, exist_ok=True)
     body = {"mutant": mutant.name, "rule": smallest.violations[0].rule, "case": smallest.case.to_json()}
-    (folder / f"{mutant.name.replace(' ', '-')}.json").write_text(json.dumps(body, indent=2) + "\n")
+    name = mutant.name.replace(" ", "-").replace("'", "")
+    (folder / f"{name}.json").write_text(json.dumps(body, indent=2) + "\n")
