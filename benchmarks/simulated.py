@@ -24,9 +24,9 @@ from typing import Any
 from common import RESULTS
 from frazil.verify.simulator import SCENES, campaign
 
-CHUNKS = {"storm": 300, "rush": 300, "rest": 300, "glue": 300, "siege": 300, "usual": 1000}
+CHUNKS = {**dict.fromkeys(SCENES, 300), "usual": 1000}
 """How many seeds are a chunk."""
-TURNS = ("storm", "rush", "rest", "glue", "siege", *("usual",) * 10)
+TURNS = (*(each for each in SCENES if each != "usual"), *("usual",) * 10)
 """One chunk after the other."""
 Json = dict[str, Any]
 

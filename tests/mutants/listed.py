@@ -233,7 +233,7 @@ MUTANTS = (
         "frazil.commit.loop:_Loop._search",
         "    if not self._history_is_whole(head.metadata, prepared, draft):",
         "    if False:",
-        unseen="nobody rolls back, and nobody lets snapshots expire",
+        scene="oblivion",
     ),
     Mutant(
         "files are deleted though the outcome is not known",
@@ -366,7 +366,7 @@ MUTANTS = (
         "frazil.commit.metadata_changes:_sink_mark",
         "    if found != intent.before:\n",
         "    if False:\n",
-        unseen="no sink takes part",
+        scene="upkeep",
     ),
     Mutant(
         "a change without a snapshot records no id",
@@ -439,7 +439,7 @@ MUTANTS = (
         "frazil.commit.retention:gone_with_a_commit",
         "        _number(metadata, MAX_SNAPSHOT_AGE, FIVE_DAYS_MS), _number(metadata, RETENTION_MIN_AGE, _MIN_AGE_MS)",
         "        0, 0",
-        unseen="nobody lets snapshots expire",
+        scene="upkeep",
     ),
     Mutant(
         "what a transaction needs goes with commits",
@@ -447,7 +447,7 @@ MUTANTS = (
         "frazil.commit.retention:gone_with_a_commit",
         "each for each in found.snapshot_ids if each not in needed",
         "each for each in found.snapshot_ids if needed is not None",
-        unseen="nobody lets snapshots expire",
+        scene="upkeep",
     ),
     Mutant(
         "rows that others took out come back in a copy",
@@ -532,7 +532,7 @@ MUTANTS = (
         "frazil.commit.conflicts:row_conflicts",
         "    if Check.BASE_IS_ANCESTOR in wanted and not history.base_is_ancestor and not _is_blind(write):",
         "    if False:",
-        unseen="nobody rolls back",
+        scene="undo",
     ),
     Mutant(
         "the branch's head is not the parent",

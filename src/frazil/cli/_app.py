@@ -298,7 +298,7 @@ def simulate(
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="How many runs, each with the next seed.")] = 1,
     jobs: Annotated[int, typer.Option("--jobs", min=1, help="How many processes share the runs.")] = 1,
     faults: Annotated[str, typer.Option("--faults", help="all, none, or names with commas between them.")] = "all",
-    actors: Annotated[str, typer.Option("--actors", help="all, or names with commas between them.")] = "all",
+    actors: Annotated[str, typer.Option("--actors", help="usual, all, or names with commas between them.")] = "usual",
     catalog: Annotated[str, typer.Option("--catalog", help="database, rest, glue or not-atomic.")] = "database",
     severity: Annotated[
         float, typer.Option("--severity", min=0, help="How many times as often as usual faults strike.")

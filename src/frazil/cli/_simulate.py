@@ -59,7 +59,7 @@ def run(asked: Asked, *, json: bool) -> int:
 
 
 def _case(asked: Asked) -> Case:
-    from frazil.verify.simulator import ACTORS, Case, CatalogKind, parse_faults
+    from frazil.verify.simulator import ACTORS, Case, CatalogKind, parse_faults, usual
 
     if asked.replay is not None:
         return Case.from_json(json_format.loads(asked.replay.read_text())["case"])
@@ -67,7 +67,8 @@ def _case(asked: Asked) -> Case:
         faults = parse_faults(asked.faults)
     except ValueError as error:
         raise InvalidInput(f"--faults takes all, none or a list: {error}") from error
-    actors = tuple(ACTORS) if asked.actors == "all" else tuple(each.strip() for each in asked.actors.split(","))
+    named = {"usual": usual(), "all": tuple(ACTORS)}
+    actors = named.get(asked.actors) or tuple(each.strip() for each in asked.actors.split(","))
     unknown = [each for each in actors if each not in ACTORS]
     if unknown:
         raise InvalidInput(f"There is no actor {unknown[0]!r}", advice=f"There are {', '.join(ACTORS)}")

@@ -1,6 +1,6 @@
 """A deterministic simulation of many writers: the real commit core on a virtual clock, with faults, and a judge."""
 
-from frazil.verify.simulator.actors import ACTORS
+from frazil.verify.simulator.actors import ACTORS, usual
 from frazil.verify.simulator.campaign import SCENES, Report, campaign, failure_json
 from frazil.verify.simulator.faults import Fault, parse_faults
 from frazil.verify.simulator.lake import CatalogKind
@@ -23,4 +23,5 @@ __all__ = [
     "parse_faults",
     "shrink",
     "simulate",
+    "usual",
 ]

@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from frazil.commit.retention import asks_for_it
 from frazil.errors import FrazilError
+from frazil.format.metadata import MAIN, TableMetadata
 from frazil.table import Table
 from frazil.verify.simulator.lake import TABLE
 from frazil.verify.simulator.records import Told
 from frazil.verify.simulator.session import KEYS, PARTITIONS, Session
-from frazil.verify.simulator.steps import Row, State, Step
+from frazil.verify.simulator.steps import OLD_MS, Row, State, Step
 
 Act = Callable[[Session], None]
 _MODES = (None, "merge-on-read", "copy-on-write")
@@ -27,15 +29,21 @@ class Actor:
     act: Act
     weight: float
     is_foreign: bool = False
+    is_usual: bool = True
+    """It takes part where nobody asks for certain actors."""
 
 
 ACTORS: dict[str, Actor] = {}
 
 
-def actor(weight: float, *, is_foreign: bool = False) -> Callable[[Act], Act]:
+def usual() -> tuple[str, ...]:
+    return tuple(each.name for each in ACTORS.values() if each.is_usual)
+
+
+def actor(weight: float, *, is_foreign: bool = False, is_usual: bool = True) -> Callable[[Act], Act]:
     def register(act: Act) -> Act:
         name = act.__name__.replace("_", " ")
-        ACTORS[name] = Actor(name, act, weight, is_foreign)
+        ACTORS[name] = Actor(name, act, weight, is_foreign, is_usual)
         return act
 
     return register
@@ -183,6 +191,37 @@ def surveyor(session: Session) -> None:
     except FrazilError:
         return
     session.process.note(f"lists {len(listed)} files")
+
+
+@actor(2, is_usual=False)
+def undoer(session: Session) -> None:
+    """Takes main back by a few snapshots, and all that was done in them."""
+    if (found := _metadata(session)) is not None:
+        past = [each.snapshot_id for each in found.ancestors(found.ref_snapshot_id(MAIN))][1:4]
+        if past:
+            session.write(Step("rollback_to", value=session.draw.choice(past)))
+
+
+@actor(2, is_usual=False)
+def janitor(session: Session) -> None:
+    """Lets old snapshots expire; where they go with commits, that is enough."""
+    found = _metadata(session)
+    if found is not None and not asks_for_it(found):
+        older_than = found.raw["last-updated-ms"] - OLD_MS
+        session.write(Step("expire_snapshots", value=(older_than, session.draw.randint(1, 4))))
+
+
+@actor(3, is_usual=False)
+def streamer(session: Session) -> None:
+    """The driver of a stream. There may be several at once, of which all but one do not know that they are dead."""
+    session.stream(session.draw.choice(("one", "two")))
+
+
+def _metadata(session: Session) -> TableMetadata | None:
+    try:
+        return session.lake.catalog.load(TABLE).metadata
+    except FrazilError:
+        return None
 
 
 def _with_new_column(session: Session, rows: tuple[Row, ...]) -> tuple[Row, ...]:

@@ -22,6 +22,17 @@ _CHUNK = 10
 _MOST_FAILURES = 20
 """Once so many seeds have failed, the rest would not teach more."""
 
+_UPKEEP = (
+    "appender",
+    "undoer",
+    "janitor",
+    "updater",
+    "deleter",
+    "transactor",
+    "overwriter",
+    "ledger keeper",
+    "compactor",
+)
 SCENES: Mapping[str, Case] = {
     "usual": Case(0),
     "storm": Case(0, severity=4.0),
@@ -29,8 +40,12 @@ SCENES: Mapping[str, Case] = {
     "rest": Case(0, catalog=CatalogKind.REST),
     "glue": Case(0, catalog=CatalogKind.GLUE),
     "siege": Case(0, severity=5.0, actors=("schema changer", "appender"), catalog=CatalogKind.REST),
+    "upkeep": Case(0, steps=150, actors=(*_UPKEEP, "streamer", "upserter", "pinned reader", "foreign writer")),
+    "undo": Case(0, actors=("updater", "undoer", "deleter", "appender")),
+    "oblivion": Case(0, severity=2.0, actors=_UPKEEP, catalog=CatalogKind.REST),
 }
-"""Kinds of runs: as usual; more faults; appends that share snapshots while everything breaks; on others' catalogs."""
+"""Kinds of runs: as usual; more faults; appends that share snapshots while everything breaks; on others' catalogs; then
+with those who stream to the table, take it back and let its snapshots expire, also on others' catalogs."""
 
 
 @dataclass(frozen=True, slots=True)

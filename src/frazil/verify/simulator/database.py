@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from frazil.catalog._db import Bell, Db, DuplicateRow, LostRace, OutcomeUnknown
 from frazil.catalog._queue import QUEUE
-from frazil.catalog._sql import TABLES
+from frazil.catalog._sql import PINS, TABLES
 from frazil.catalog.base import RESERVATION, Fate
 from frazil.errors import CatalogUnavailable
 from frazil.runtime import RandomStream
@@ -45,6 +45,8 @@ class Move:
     """Whose transaction it was."""
     table: str
     location: str
+    pins: frozenset[int]
+    """The snapshots that transactions had pinned by then."""
 
 
 class Database:
@@ -110,8 +112,12 @@ class Database:
             if self._pointers.get(name) != location:
                 self._pointers[name] = location
                 event = self._world.journal.note(who, f"moved {name} to {location.rsplit('/', 1)[-1]}")
-                self.moves.append(Move(event, self._world.schedule.now, who, name, location))
+                self.moves.append(Move(event, self._world.schedule.now, who, name, location, self._pins()))
                 self._look_at_tickets(who)
+
+    def _pins(self) -> frozenset[int]:
+        sql = f"SELECT snapshot_id FROM {PINS} WHERE deadline > ?"  # noqa: S608
+        return frozenset(row[0] for row in self._db.execute(sql, (self.now_ms,)))
 
     def _look_at_tickets(self, who: str) -> None:
         """Nobody commits for a writer that has given no sign of life for so long (rule P3)."""
@@ -170,7 +176,7 @@ class Database:
             if self._pointers.get(name) != location:
                 self._pointers[name] = location
                 event = self._world.journal.note("power loss", f"took {name} back to {location.rsplit('/', 1)[-1]}")
-                self.moves.append(Move(event, self._world.schedule.now, "power loss", name, location))
+                self.moves.append(Move(event, self._world.schedule.now, "power loss", name, location, self._pins()))
 
     def step_clock(self) -> None:
         self._step_ms += self._chance.choice(_STEPS_MS)

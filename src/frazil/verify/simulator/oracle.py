@@ -27,10 +27,12 @@ from frazil.verify.simulator.faults import Fault
 from frazil.verify.simulator.lake import TABLE, CatalogKind
 from frazil.verify.simulator.reader import SnapshotReader, Unreadable
 from frazil.verify.simulator.records import Attempt, Told, Write
-from frazil.verify.simulator.steps import ROW_VERBS, State, Step, apply, counted, holds, projected, selected
+from frazil.verify.simulator.steps import OLD_MS, ROW_VERBS, State, Step, apply, counted, holds, projected, selected
 from frazil.verify.simulator.world import World
 
 _SHOWN = 4
+_LOOKING = ROW_VERBS - {"stream"}
+"""Verbs that may find that there is nothing to do to the rows."""
 _MOST_COURTESY = 8
 """Two times, and several may do it at once."""
 Json = Mapping[str, Any]
@@ -67,6 +69,14 @@ class _Judge:
         self._found = Verdict()
         self._moves = [move for move in world.database.moves if move.table == TABLE.name]
         self._versions: list[Json] = []
+        self._snapshots: dict[int, Json] = {}
+        """All that ever were, those that have expired among them."""
+        self._once_in_main: set[int] = set()
+        """Snapshots that were in the history of main, and may have been rolled back."""
+        self._expired: dict[int, int] = {}
+        """Snapshot → the event with which it went."""
+        self._undone: list[tuple[int, int]] = []
+        """(event, the snapshot that main was taken back to)."""
         self._first_event: dict[int, int] = {}
         """Snapshot → the event that made it visible."""
         self._columns: dict[int, frozenset[str]] = {}
@@ -77,6 +87,8 @@ class _Judge:
         self._reached: dict[int | None, int] = {None: 0}
         """Snapshot → how many writes stand in the order up to it."""
         self._placed: dict[Write, int] = {}
+        self._forgotten: dict[Write, int] = {}
+        """Where it was first, if it was done again after that had expired."""
         self._order: list[Write] = []
 
     def verdict(self) -> Verdict:
@@ -92,6 +104,7 @@ class _Judge:
             self._check_deleted_rows()
             self._check_who_gave_up()
             self._check_order()
+            self._check_streams()
             self._check_ghosts()
             self._check_patience()
             self._check_reads()
@@ -127,10 +140,34 @@ class _Judge:
                 self._check_successor(before, version, self._moves[number - 1], move)
             columns = _current_columns(version)
             for snapshot in version.get("snapshots", ()):
+                self._snapshots.setdefault(snapshot["snapshot-id"], snapshot)
                 self._first_event.setdefault(snapshot["snapshot-id"], move.event)
                 self._columns.setdefault(snapshot["snapshot-id"], columns)
-            self._heads.append((move.event, version.get("refs", {}).get("main", {}).get("snapshot-id")))
+            self._check_head(move.event, version.get("refs", {}).get("main", {}).get("snapshot-id"))
             before = version
+
+    def _check_head(self, event: int, head: int | None) -> None:
+        """Main goes on, and back only if somebody asked for it."""
+        before = self._heads[-1][1] if self._heads else None
+        past = self._history(head)
+        if before is not None and before not in past:
+            # In one go with others, who write on top of it, main itself need never have been there.
+            common = past & self._history(before)
+            fork = max(common, key=lambda each: self._snapshots[each]["sequence-number"], default=0)
+            asked = (each for each in self._world.records.writes if each.step.verb == "rollback_to")
+            if not any(each.step.value == fork and each.started < event for each in asked):
+                self._wrong("main is taken back by those who mean to", f"from {before} to {fork} at event {event}")
+            self._undone.append((event, fork))
+        self._once_in_main |= past
+        self._heads.append((event, head))
+
+    def _history(self, snapshot_id: int | None) -> set[int]:
+        """A snapshot and all before it."""
+        found: set[int] = set()
+        while snapshot_id is not None and snapshot_id in self._snapshots and snapshot_id not in found:
+            found.add(snapshot_id)
+            snapshot_id = self._snapshots[snapshot_id].get("parent-snapshot-id")
+        return found
 
     def _check_successor(self, before: Json, after: Json, old: Move, new: Move) -> None:
         log = after.get("metadata-log") or [{}]
@@ -147,11 +184,25 @@ class _Judge:
         times = [each["timestamp-ms"] for each in after.get("snapshot-log", ())]
         if times != sorted(times):
             self._wrong("time never runs back", f"the snapshot log in {new.location}")
-        lost = {each["snapshot-id"] for each in before.get("snapshots", ())} - {
-            each["snapshot-id"] for each in after.get("snapshots", ())
-        }
+        kept = {each["snapshot-id"] for each in after.get("snapshots", ())}
+        lost = [each for each in before.get("snapshots", ()) if each["snapshot-id"] not in kept]
+        if named := {each["snapshot-id"] for each in after.get("refs", {}).values()} - kept:
+            self._wrong("no snapshot is forgotten", f"{sorted(named)} in {new.location}, which a branch names")
         if lost:
-            self._wrong("no snapshot is forgotten", f"{sorted(lost)} in {new.location}")
+            self._check_expired(lost, after["last-updated-ms"] - OLD_MS, old, new)
+
+    def _check_expired(self, lost: Sequence[Json], limit_ms: int, old: Move, new: Move) -> None:
+        """Snapshots go where somebody lets them, when they are old, and no transaction has pinned them (rule P18)."""
+        self._expired.update((each["snapshot-id"], new.event) for each in lost)
+        # On others' catalogs each writer has a clock of its own.
+        is_timed = self._world.case.catalog.is_ours
+        young = [each["snapshot-id"] for each in lost if is_timed and each["timestamp-ms"] >= limit_ms]
+        if young or "janitor" not in self._world.case.actors:
+            self._wrong("no snapshot is forgotten", f"{young or lost} in {new.location}")
+        # What was pinned before the old version came was there to be seen by whoever made the new one of it.
+        pinned = {each["snapshot-id"] for each in lost} & old.pins & new.pins
+        if pinned and not self._world.journal.faults[Fault.CLOCK_STEP.value]:
+            self._wrong("what a transaction needs is kept", f"{sorted(pinned)} went with {new.location}")
 
     # Snapshots
 
@@ -160,7 +211,7 @@ class _Judge:
         columns = {each["id"]: each["name"] for schema in final["schemas"] for each in schema["fields"]}
         reader = SnapshotReader(self._world.files, self._world.lake.storage, columns)
         owners = self._owners(final)
-        snapshots = sorted(final.get("snapshots", ()), key=lambda each: each["sequence-number"])
+        snapshots = sorted(self._snapshots.values(), key=lambda each: each["sequence-number"])
         numbers = [each["sequence-number"] for each in snapshots]
         if len(set(numbers)) != len(numbers):
             self._wrong("sequence numbers grow", f"two snapshots share a number: {numbers}")
@@ -189,8 +240,10 @@ class _Judge:
             self._check_seen(write, state)
             state = apply(state, self._in_full(write.step))
             if write in self._placed:
-                self._wrong("a write lands once", f"{write} is in {self._placed[write]} and in {snapshot_id}")
-                return False
+                if not self._is_forgotten(write, self._first_event[snapshot_id]):
+                    self._wrong("a write lands once", f"{write} is in {self._placed[write]} and in {snapshot_id}")
+                    return False
+                self._forgotten[write] = self._placed[write]
             self._placed[write] = snapshot_id
             self._order.append(write)
         self._states[snapshot_id] = state
@@ -210,6 +263,15 @@ class _Judge:
             self._wrong("rows are those of the model", self._difference(snapshot_id, writes, expected, there))
             return False
         return True
+
+    def _is_forgotten(self, write: Write, event: int) -> bool:
+        """Others' catalogs know of a commit for as long as its snapshot is kept."""
+        is_kept = self._world.case.catalog.is_ours or len(write.attempts) == 1
+        return not is_kept and self._expired.get(self._placed[write], event) < event
+
+    def _is_past(self, write: Write) -> bool:
+        """Done by an attempt that nobody heard of, and forgotten before the last one began."""
+        return self._is_forgotten(write, write.attempts[-1].started)
 
     def _in_full(self, step: Step) -> Step:
         """Who picks a snapshot picks the rows of all who share it."""
@@ -262,16 +324,15 @@ class _Judge:
     # Writes
 
     def _check_writes(self) -> None:
-        final = self._versions[-1]
-        parents = {each["snapshot-id"]: each.get("parent-snapshot-id") for each in final.get("snapshots", ())}
-        histories: dict[str, set[int]] = {}
+        refs = self._versions[-1].get("refs", {})
+        histories: dict[str, set[int]] = {"main": self._once_in_main}
         for write in self._world.records.writes:
             if write.step.verb not in ROW_VERBS:
                 continue
             snapshot_id = self._placed.get(write)
             if snapshot_id is not None:
                 self._found.commits += 1
-            if write.told in (Told.FAILED, Told.UNCHANGED) and snapshot_id is not None:
+            if write.told in (Told.FAILED, Told.UNCHANGED) and snapshot_id is not None and not self._is_past(write):
                 self._wrong("a write that failed is not there", f"{write} is in {snapshot_id}")
             commit = write.commit
             if commit is None:
@@ -279,11 +340,11 @@ class _Judge:
             if snapshot_id is None:
                 self._wrong("an acknowledged write is there", f"{write} is in no snapshot")
                 continue
-            if commit.snapshot_id != snapshot_id:
+            if commit.snapshot_id not in (snapshot_id, self._forgotten.get(write)):
                 self._wrong("a writer is told where its rows are", f"{write}: {commit.snapshot_id}, not {snapshot_id}")
             branch = write.step.branch
             if branch not in histories:
-                histories[branch] = _history(final, branch, parents)
+                histories[branch] = self._history(refs.get(branch, {}).get("snapshot-id"))
             if snapshot_id not in histories[branch]:
                 self._wrong("an acknowledged write is there", f"{write} is not in the history of {branch}")
 
@@ -291,7 +352,7 @@ class _Judge:
         """A row that somebody replaced by key meanwhile may still count as deleted, one that is gone may not: so the
         number of deleted rows lies between those of the states since the base.
         """
-        parents = {each["snapshot-id"]: each.get("parent-snapshot-id") for each in self._versions[-1]["snapshots"]}
+        parents = {key: each.get("parent-snapshot-id") for key, each in self._snapshots.items()}
         for write, snapshot_id in self._placed.items():
             step, commit = write.step, write.commit
             if commit is None or commit.already_committed:
@@ -339,7 +400,11 @@ class _Judge:
             if step.verb != "append" or write.is_foreign or step.branch != "main" or not write.bases:
                 continue
             base = max(self._reached[each] for each in write.bases)
+            # What was taken back with the snapshot that it was in has deleted nothing.
+            past = self._history(self._placed[write]) if self._undone else None
             for at, where in deletes:
+                if past is not None and self._placed[self._order[at]] not in past:
+                    continue
                 if base <= at < number and any(holds(where, row) for row in step.rows):
                     self._wrong("what was deleted does not come back", f"{write} after {self._order[at]}")
 
@@ -353,12 +418,33 @@ class _Judge:
         """Who had heard of its commit before another began stands before it."""
         earliest: tuple[int, Write] | None = None
         for write in reversed(self._order):
+            if write in self._forgotten:
+                continue
             if earliest is not None and earliest[0] < write.started:
                 self._wrong("order follows time", f"{write} stands before {earliest[1]}, which was over when it began")
                 return
             done = write.acknowledged
             if done is not None and (earliest is None or done < earliest[0]):
                 earliest = done, write
+
+    def _check_streams(self) -> None:
+        """Each batch lands once, in order, and who is told that it was written before can believe it (rule P11)."""
+        placed: dict[tuple[str, int], Write] = {}
+        last: dict[str, int] = {}
+        for write in self._order:
+            if write.step.verb != "stream":
+                continue
+            name, batch = write.step.name, write.step.value
+            if batch <= last.get(name, -1):
+                self._wrong("a batch lands once", f"{write} after batch {last[name]}")
+            last[name] = max(batch, last.get(name, -1))
+            placed.setdefault((name, batch), write)
+        for write in self._world.records.writes:
+            if write.step.verb == "stream" and write.told is Told.UNCHANGED:
+                first = placed.get((write.step.name, write.step.value))
+                done = write.acknowledged
+                if first is None or done is None or self._first_event[self._placed[first]] > done:
+                    self._wrong("a batch that was written is there", str(write))
 
     def _check_ghosts(self) -> None:
         """Nobody commits for a writer that died longer ago than a ticket lives (rule P3)."""
@@ -393,7 +479,7 @@ class _Judge:
                 self._wrong("readers see what is new", f"{read.name} was pinned at {read.snapshot_id}, an old snapshot")
         for write in self._world.records.writes:
             for attempt in write.attempts:
-                if attempt.told is Told.UNCHANGED and write.step.verb in ROW_VERBS and write.step.branch == "main":
+                if attempt.told is Told.UNCHANGED and write.step.verb in _LOOKING and write.step.branch == "main":
                     self._check_nothing_to_do(write, attempt)
 
     def _check_nothing_to_do(self, write: Write, attempt: Attempt) -> None:
@@ -414,8 +500,6 @@ class _Judge:
 
     def _check_beside_the_rows(self) -> None:
         final = self._versions[-1]
-        parents = {each["snapshot-id"]: each.get("parent-snapshot-id") for each in final.get("snapshots", ())}
-        main = _history(final, "main", parents)
         names = {each["name"] for schema in final["schemas"] for each in schema["fields"]}
         settings = self._settings()
         for write in self._world.records.writes:
@@ -425,7 +509,8 @@ class _Judge:
                 "drop_column": lambda: step.name not in _current_columns(final),  # noqa: B023
                 "create_branch": lambda: step.name in final.get("refs", {}),  # noqa: B023
                 "add_column": lambda: step.name in names,  # noqa: B023
-                "fast_forward": lambda: step.value in main,  # noqa: B023
+                "fast_forward": lambda: step.value in self._once_in_main,  # noqa: B023
+                "rollback_to": lambda: self._was_head(write),  # noqa: B023
                 "set_partitioning": lambda: _has_spec(final, step.value),  # noqa: B023
             }.get(step.verb)
             if there is None:
@@ -443,6 +528,13 @@ class _Judge:
             is_fenced = self._world.case.catalog is not CatalogKind.REST
             if step.verb == "set_properties" and is_fenced and settings[step.name, step.value] > 1:
                 self._wrong("a write lands once", f"{write} was set again after others had set something else")
+
+    def _was_head(self, write: Write) -> bool:
+        """Main was at the snapshot that it was to go back to, between the call and its answer."""
+        done = write.acknowledged
+        assert done is not None
+        taken_back = (fork for event, fork in self._undone if write.started < event <= done)
+        return write.step.value in (*self._heads_between(write.started, done), *taken_back)
 
     def _settings(self) -> Counter[tuple[str, str]]:
         """(property, value) → how often it came to have that value."""
@@ -468,15 +560,6 @@ def _as_seen(state: State, rows: State) -> Counter[steps.Frozen]:
 def _gave_up_blindly(attempt: Attempt, landed: int) -> bool:
     gave_up = attempt.told is Told.FAILED and attempt.error == RetriesExhausted.__name__ and attempt.has_id
     return gave_up and attempt.undisturbed_since is not None and landed < attempt.undisturbed_since
-
-
-def _history(final: Json, branch: str, parents: Mapping[int, int | None]) -> set[int]:
-    found: set[int] = set()
-    snapshot_id: int | None = final.get("refs", {}).get(branch, {}).get("snapshot-id")
-    while snapshot_id is not None and snapshot_id not in found:
-        found.add(snapshot_id)
-        snapshot_id = parents.get(snapshot_id)
-    return found
 
 
 def _current_columns(version: Json) -> frozenset[str]:

@@ -4,7 +4,7 @@ what they answer is less than certain (rule P30).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from functools import lru_cache, partial
 from types import SimpleNamespace
 from typing import Any, cast
@@ -83,8 +83,9 @@ class SimulatedRest:
             each.validate(theirs)
         before = TableMetadata.parse(self._data(location), location)
         changes = [each.model_dump(mode="json", by_alias=True, exclude_none=True) for each in updates]
+        known = {each["snapshot"]["snapshot-id"] for each in changes if each["action"] == "add-snapshot"}
         for change in changes:
-            _check(change, before)
+            _check(change, before, known)
         after = apply(before, changes, now_ms=world.database.now_ms, previous_location=location)
         path = f"{before.metadata_folder}/{version_of(location) + 1:05}-{len(world.files.there)}.metadata.json"
         world.files.add(path, File(after.to_json(), "server", world.schedule.now, synced=world.journal.events))
@@ -126,10 +127,13 @@ class SimulatedGlue(SimulatedRest):
                     raise requests.exceptions.ConnectionError(str(error)) from error
 
 
-def _check(change: Mapping[str, Any], before: TableMetadata) -> None:
+def _check(change: Mapping[str, Any], before: TableMetadata, brought: Container[int]) -> None:
     """What PyIceberg and Iceberg Java ask of an update beside its requirements. Raises ValueError."""
     if change["action"] == "add-snapshot" and change["snapshot"]["sequence-number"] <= before.last_sequence_number:
         raise ValueError(f"Cannot add a snapshot that is not newer than {before.last_sequence_number}")
+    snapshot_id = change.get("snapshot-id") if change["action"] == "set-snapshot-ref" else None
+    if snapshot_id is not None and snapshot_id not in brought and not before.has_snapshot(snapshot_id):
+        raise ValueError(f"Cannot set {change['ref-name']} to the unknown snapshot {snapshot_id}")
     if change["action"] == "add-spec" and change["spec"]["spec-id"] in before.specs():
         raise ValueError(f"There is a partition spec {change['spec']['spec-id']} already")
 

@@ -11,7 +11,7 @@ from frazil.commit.operations import Write as Staged
 from frazil.commit.retry import Retry
 from frazil.errors import CommitUnknown, FrazilError
 from frazil.model import Commit
-from frazil.runtime import RandomStream
+from frazil.runtime import RandomStream, seeded
 from frazil.table import Table
 from frazil.verbs import Call, WriteOptions
 from frazil.verify.simulator import steps
@@ -178,6 +178,24 @@ class Session:
         self._catch_breath(write)
         return write
 
+    def stream(self, name: str) -> None:
+        """Write the next batch of a stream; its rows are the same whoever sends it, and however often."""
+        self.calls += 1
+        batch = self.world.streams.get(name, 0)
+        drawn = seeded(f"{self.world.case.seed}/stream/{name}/{batch}")
+        rows = tuple(
+            {"id": drawn.randrange(KEYS), "p": drawn.choice(PARTITIONS), "v": batch, "note": f"{name}.{batch}.{n}"}
+            for n in range(drawn.randint(1, 3))
+        )
+        write = Write(f"{self.name}.{self.calls}", Step("stream", rows=rows, name=name, value=batch))
+        write.commit_id = f"id-{write.name}"
+        self.world.records.writes.append(write)
+        options: WriteOptions = {"engine": "arrow", "commit_id": write.commit_id}
+        attempt = self._follow(write, lambda: steps.stream(Table(self.lake, TABLE), write.step, options))
+        if attempt.told in (Told.COMMITTED, Told.UNCHANGED):
+            self.world.streams[name] = max(self.world.streams.get(name, 0), batch + 1)
+        self._catch_breath(write)
+
     def _catch_breath(self, write: Write) -> None:
         if write.told is Told.FAILED:
             # Where nothing works for a while, nobody uses up all steps meanwhile.
@@ -186,7 +204,7 @@ class Session:
     def _attempt(self, write: Write, options: WriteOptions) -> Attempt:
         return self._follow(write, lambda: steps.call(_NamedTable(self.lake, self.process, write), write.step, options))
 
-    def _follow(self, write: Write, work: Callable[[], Commit]) -> Attempt:
+    def _follow(self, write: Write, work: Callable[[], Commit | None]) -> Attempt:
         """Make the call, and write down what its caller hears."""
         has_id = bool(write.commit_id)
         started = self.process.note(f"calls {write.name} {write.step}")
@@ -200,7 +218,7 @@ class Session:
             attempt.told, attempt.error = Told.FAILED, type(error).__name__
         else:
             attempt.commit = done
-            attempt.told = Told.COMMITTED if done.changed else Told.UNCHANGED
+            attempt.told = Told.COMMITTED if done is not None and done.changed else Told.UNCHANGED
         last_phase, troubles = self.process.phase
         attempt.undisturbed_since = last_phase if troubles == self.process.troubles else None
         again = ", found already" if attempt.commit is not None and attempt.commit.already_committed else ""

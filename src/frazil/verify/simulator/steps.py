@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from frazil.commit.retry import Retry
 from frazil.model import Commit
+from frazil.table import Table
 from frazil.verbs import Verbs, WriteOptions
 
 Row = Mapping[str, Any]
@@ -32,8 +33,10 @@ _COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
     ">=": operator.ge,
     "in": lambda value, values: value in values,
 }
-ROW_VERBS = frozenset({"append", "overwrite", "delete", "update", "upsert", "compact", "cherry_pick"})
+ROW_VERBS = frozenset({"append", "overwrite", "delete", "update", "upsert", "compact", "cherry_pick", "stream"})
 """Verbs that make a snapshot; the others change what stands beside the rows."""
+OLD_MS = 500
+"""Snapshots may go when they are older than this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +52,9 @@ class Step:
     isolation: str | None = None
     branch: str = "main"
     name: str = ""
-    """Of a column, a property or a branch."""
+    """Of a column, a property, a branch or a stream."""
     value: Any = None
-    """Of a property; terms of a partitioning; the snapshot that a branch moves to."""
+    """Of a property; terms of a partitioning; the snapshot that a branch moves to; a stream's batch."""
 
     def __str__(self) -> str:
         parts = [
@@ -78,7 +81,7 @@ def selected(state: Iterable[Row], condition: Condition) -> State:
 def apply(state: State, step: Step) -> State:
     """What a step does to rows."""
     match step.verb:
-        case "append" | "cherry_pick":
+        case "append" | "cherry_pick" | "stream":
             return (*state, *step.rows)
         case "delete" | "overwrite":
             return (*(row for row in state if not holds(step.where, row)), *step.rows)
@@ -172,8 +175,18 @@ def _change(table: Verbs, step: Step, retry: Retry | None, commit_id: str | None
             return table.create_branch(step.name, retry=retry, commit_id=commit_id)
         case "fast_forward":
             return table.fast_forward(step.branch, step.name, retry=retry, commit_id=commit_id)
+        case "rollback_to":
+            return table.rollback_to(step.value, retry=retry, commit_id=commit_id)
+        case "expire_snapshots":
+            older_than, retain_last = step.value
+            return table.expire_snapshots(older_than, retain_last, retry=retry, commit_id=commit_id)
         case _:
             raise ValueError(f"there is no verb {step.verb!r}")
+
+
+def stream(table: Table, step: Step, options: WriteOptions) -> Commit | None:
+    """One batch of a stream. None: it was written before."""
+    return table.stream_sink(step.name, **options)(arrow(step.rows), step.value)
 
 
 def _assignments(assigned: Mapping[str, int | str]) -> dict[str, object]:

@@ -12,8 +12,10 @@ from functools import partial
 from typing import Any
 
 from frazil.errors import CatalogUnavailable
+from frazil.format.properties import RETENTION, RETENTION_MIN_AGE
+from frazil.format.retention import MAX_SNAPSHOT_AGE
 from frazil.runtime import seeded
-from frazil.verify.simulator.actors import ACTORS, Actor
+from frazil.verify.simulator.actors import ACTORS, Actor, usual
 from frazil.verify.simulator.database import Database
 from frazil.verify.simulator.faults import Fault, Weather
 from frazil.verify.simulator.files import Files
@@ -23,7 +25,7 @@ from frazil.verify.simulator.process import Process
 from frazil.verify.simulator.records import Records, Write
 from frazil.verify.simulator.schedule import Endless, Killed, Schedule
 from frazil.verify.simulator.session import PARTITIONS, Session
-from frazil.verify.simulator.steps import SCHEMA, Step
+from frazil.verify.simulator.steps import OLD_MS, SCHEMA, Step
 
 _CLEANING = 0.06
 """How often an actor empties the table first, so that it stays small and runs stay fast."""
@@ -36,6 +38,10 @@ _PROPERTIES: tuple[dict[str, str], ...] = (
     # Files of more than one row group grow on the disk; smaller ones are written at once.
     {"write.parquet.row-group-limit": "1"},
 )
+_RETENTION: tuple[dict[str, str], ...] = (
+    {},
+    {RETENTION: "true", RETENTION_MIN_AGE: str(OLD_MS), MAX_SNAPSHOT_AGE: "100"},
+)
 _LAYOUTS = ((), ("p",), ("truncate(4, id)",))
 _SKEWS_MS = (0, 0, 40, -700, 30_000, -3_600_000, 86_400_000)
 
@@ -47,7 +53,7 @@ class Case:
     seed: int
     steps: int = 100
     faults: frozenset[Fault] = frozenset(Fault)
-    actors: tuple[str, ...] = tuple(ACTORS)
+    actors: tuple[str, ...] = usual()
     """The parts that there are to play. The first one is played in every run."""
     kept: tuple[int, ...] | None = None
     """The numbers of the steps that are taken; None: all."""
@@ -99,10 +105,14 @@ class World:
         self.frozen_until = 0.0
         self.ledger: list[int] = []
         """Keys of rows that are there, or were."""
+        self.streams: dict[str, int] = {}
+        """Stream → the batch that is next."""
         self.outside = Process("outside", self, seeded(f"{case.seed}/outside"), is_faultless=True)
         self.lake = SimulatedLake(self.outside)
         self.lake.create_namespace("sim")
         properties = seeded(f"{case.seed}/properties").choice(_PROPERTIES)
+        if "janitor" in case.actors:
+            properties = {**properties, **seeded(f"{case.seed}/retention").choice(_RETENTION)}
         layout = chance.choice(_LAYOUTS)
         self.lake.create_table(TABLE_NAME, SCHEMA, keys=["id"], partition_by=layout, properties=properties)
         self._fill()
