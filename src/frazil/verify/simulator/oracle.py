@@ -265,9 +265,9 @@ class _Judge:
         return True
 
     def _is_forgotten(self, write: Write, event: int) -> bool:
-        """Others' catalogs know of a commit for as long as its snapshot is kept."""
-        is_kept = self._world.case.catalog.is_ours or len(write.attempts) == 1
-        return not is_kept and self._expired.get(self._placed[write], event) < event
+        """Others' catalogs know an id for as long as its snapshot is kept, ours do so of those that nobody chose."""
+        is_recorded = self._world.case.catalog.is_ours and write.attempts[0].has_id
+        return len(write.attempts) > 1 and not is_recorded and self._expired.get(self._placed[write], event) < event
 
     def _is_past(self, write: Write) -> bool:
         """Done by an attempt that nobody heard of, and forgotten before the last one began."""
