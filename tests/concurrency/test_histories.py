@@ -33,6 +33,12 @@ def test_interleaved_transactions_equal_the_model(seed: int) -> None:
     assert any(record.outcome == "conflict" for record in run.records), "nothing conflicted, so this run proved little"
 
 
+def test_every_verb_commits_in_the_interleaved_ones() -> None:
+    """These are the same on every machine; which calls of many processes win is up to how busy it is."""
+    runs = (interleave.run(interleave.schedule_of(seed, 60), interleave.layout_of(seed), memory) for seed in range(6))
+    assert {each.name for run in runs for each in run.records if each.outcome == "committed"} >= VERBS
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("catalog", ["sqlite", "postgres"])
 def test_eight_random_writers_equal_the_model(catalog: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
@@ -45,5 +51,6 @@ def test_eight_random_writers_equal_the_model(catalog: str, request: pytest.Fixt
     versions = {record.snapshot_id for record in found.records if record.makes_snapshot}
     assert found.verdict.compared == len(versions)
     assert found.verdict.commits > 60
-    assert {record.name for record in found.records if record.outcome == "committed"} >= VERBS - {"compact"}
+    assert {record.name for record in found.records} >= VERBS
+    assert len(VERBS & {record.name for record in found.records if record.outcome == "committed"}) > len(VERBS) / 2
     assert any(record.outcome == "conflict" for record in found.records), "nothing conflicted, so this proved little"
