@@ -83,9 +83,9 @@ class SimulatedRest:
             each.validate(theirs)
         before = TableMetadata.parse(self._data(location), location)
         changes = [each.model_dump(mode="json", by_alias=True, exclude_none=True) for each in updates]
-        known = {each["snapshot"]["snapshot-id"] for each in changes if each["action"] == "add-snapshot"}
+        brought = {each["snapshot"]["snapshot-id"] for each in changes if each["action"] == "add-snapshot"}
         for change in changes:
-            _check(change, before, known)
+            _check(change, before, brought)
         after = apply(before, changes, now_ms=world.database.now_ms, previous_location=location)
         path = f"{before.metadata_folder}/{version_of(location) + 1:05}-{len(world.files.there)}.metadata.json"
         world.files.add(path, File(after.to_json(), "server", world.schedule.now, synced=world.journal.events))

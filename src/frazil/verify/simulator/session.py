@@ -113,9 +113,7 @@ class Session:
 
     def write(self, step: Step) -> Write:
         """Make a call, and again under its commit id where its fate is not known."""
-        self.calls += 1
-        write = Write(f"{self.name}.{self.calls}", step, self.is_foreign)
-        self.world.records.writes.append(write)
+        write = self._begun(step)
         options = self._options(write)
         self.pending = write if "commit_id" in options else None
         attempt = self._attempt(write, options)
@@ -124,6 +122,14 @@ class Session:
             self.pause(self.draw.choice(_SECOND_THOUGHTS_S))
             attempt = self._attempt(write, {**options, "commit_id": write.commit_id})
         self.pending = None
+        return write
+
+    def _begun(self, step: Step, *, is_named: bool = False) -> Write:
+        """A write that is written down from its first moment on; ``is_named``: under an id that its caller chose."""
+        self.calls += 1
+        name = f"{self.name}.{self.calls}"
+        write = Write(name, step, self.is_foreign, f"id-{name}" if is_named else "")
+        self.world.records.writes.append(write)
         return write
 
     def _is_worth_repeating(self, write: Write, attempt: Attempt) -> bool:
@@ -158,10 +164,7 @@ class Session:
 
     def transact(self, where: steps.Condition, then: Callable[[State], Step]) -> Write:
         """Read some rows, and do what follows from them, both at once."""
-        self.calls += 1
-        name = f"{self.name}.{self.calls}"
-        write = Write(name, Step("transaction"), commit_id=f"id-{name}")
-        self.world.records.writes.append(write)
+        write = self._begun(Step("transaction"), is_named=True)
 
         def work() -> Commit:
             with self.lake.transaction(commit_id=write.commit_id) as transaction:
@@ -180,19 +183,17 @@ class Session:
 
     def stream(self, name: str) -> None:
         """Write the next batch of a stream; its rows are the same whoever sends it, and however often."""
-        self.calls += 1
         batch = self.world.streams.get(name, 0)
         drawn = seeded(f"{self.world.case.seed}/stream/{name}/{batch}")
         rows = tuple(
             {"id": drawn.randrange(KEYS), "p": drawn.choice(PARTITIONS), "v": batch, "note": f"{name}.{batch}.{n}"}
             for n in range(drawn.randint(1, 3))
         )
-        write = Write(f"{self.name}.{self.calls}", Step("stream", rows=rows, name=name, value=batch))
-        write.commit_id = f"id-{write.name}"
-        self.world.records.writes.append(write)
+        write = self._begun(Step("stream", rows=rows, name=name, value=batch), is_named=True)
         options: WriteOptions = {"engine": "arrow", "commit_id": write.commit_id}
         attempt = self._follow(write, lambda: steps.stream(Table(self.lake, TABLE), write.step, options))
         if attempt.told in (Told.COMMITTED, Told.UNCHANGED):
+            # Another driver may have come further meanwhile.
             self.world.streams[name] = max(self.world.streams.get(name, 0), batch + 1)
         self._catch_breath(write)
 
