@@ -13,7 +13,7 @@ from pyiceberg.table.sorting import SortOrder
 
 from frazil import observe
 from frazil.catalog import records
-from frazil.commit.rebase import LINEAGE, VERB
+from frazil.commit.snapshot_layout import LINEAGE, VERB
 from frazil.errors import CorruptMetadata
 from frazil.format.filters import Filter, parse_filter
 from frazil.format.metadata import MAIN, TableMetadata

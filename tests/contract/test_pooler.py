@@ -35,15 +35,15 @@ def test_a_pooler_is_told_from_a_server(postgres_uri: str, pooler: Pooler) -> No
 def test_behind_a_pooler_the_turn_is_a_row_that_one_has(postgres_uri: str, pooler: Pooler) -> None:
     through = pooler.uri(postgres_uri)
     with closing(PostgresStore(through)) as first, closing(PostgresStore(through)) as second:
-        release = first.try_turn(EVENTS)
+        release = first.try_commit_lock(EVENTS)
         assert release is not None
-        assert second.try_turn(EVENTS) is None
-        assert first.try_turn(EVENTS) is None
+        assert second.try_commit_lock(EVENTS) is None
+        assert first.try_commit_lock(EVENTS) is None
         release()
-        again = second.try_turn(EVENTS)
+        again = second.try_commit_lock(EVENTS)
         assert again is not None
         release()
-        assert first.try_turn(EVENTS) is None, "who gives back twice takes nothing from the next"
+        assert first.try_commit_lock(EVENTS) is None, "who gives back twice takes nothing from the next"
         again()
 
 

@@ -16,7 +16,16 @@ import pytest
 from contract.samples import EVENTS
 from frazil.catalog._db import OutcomeUnknown
 from frazil.catalog._queue import QUEUE
-from frazil.catalog.base import RESERVATION, CommitRecord, Committed, Fate, Settlement, Stale, Ticket, Verdict
+from frazil.catalog.base import (
+    RESERVATION,
+    CommitRecord,
+    Committed,
+    QueuedCommit,
+    QueueState,
+    QueueStatus,
+    QueueUpdate,
+    Stale,
+)
 from frazil.catalog.memory import MemoryStore
 from frazil.catalog.postgres import PostgresStore, _Db
 from frazil.catalog.sqlite import SqliteStore
@@ -40,16 +49,16 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
         yield found
 
 
-def ticket(key: str, **more: Any) -> Ticket:
-    return replace(Ticket(key, UUID, f"commit-{key}", 1, b"body", place=PLACE), **more)
+def ticket(key: str, **more: Any) -> QueuedCommit:
+    return replace(QueuedCommit(key, UUID, f"commit-{key}", 1, b"body", place=PLACE), **more)
 
 
-def swap(store: Any, expected: str, new: str, settlement: Settlement) -> object:
+def swap(store: Any, expected: str, new: str, queue_update: QueueUpdate) -> object:
     """As the commit loop does it."""
-    if not store.queue.claim(settlement):
+    if not store.queue.claim(queue_update):
         return Stale(store.read(EVENTS).location)
-    outcome = store.swap(EVENTS, expected, new, None, (), settlement)
-    store.queue.conclude(settlement, outcome)
+    outcome = store.swap(EVENTS, expected, new, None, (), queue_update)
+    store.queue.conclude(queue_update, outcome)
     return outcome
 
 
@@ -64,15 +73,15 @@ def test_tickets_wait_in_their_order_until_a_swap_takes_them(store: Any) -> None
     assert sorted(keys(store)) == ["a", "b", "c"]
     assert store.queue.count(PLACE) == 3
     assert len(store.queue.waiting(PLACE, 2)) == 2
-    assert store.read(EVENTS).is_crowded
+    assert store.read(EVENTS).queue_not_empty
     (first, *_) = store.queue.waiting(PLACE, 1)
     assert (first.ticket.body, first.ticket.commit_id, first.tries) == (b"body", "commit-a", 0)
-    assert swap(store, "v0", "v1", Settlement({"a": b"told a", "b": b"told b"}, ("c",))) == Committed("v1")
-    assert store.queue.verdict("a") == Verdict(Fate.COMMITTED, b"told a")
-    assert store.queue.verdict("b") == Verdict(Fate.COMMITTED, b"told b")
-    assert store.queue.verdict("c").fate is Fate.RETURNED
+    assert swap(store, "v0", "v1", QueueUpdate({"a": b"told a", "b": b"told b"}, ("c",))) == Committed("v1")
+    assert store.queue.status("a") == QueueStatus(QueueState.COMMITTED, b"told a")
+    assert store.queue.status("b") == QueueStatus(QueueState.COMMITTED, b"told b")
+    assert store.queue.status("c").state is QueueState.RETURNED
     assert keys(store) == []
-    assert store.queue.verdict("z").fate is Fate.WAITING
+    assert store.queue.status("z").state is QueueState.WAITING
 
 
 def test_a_reservation_is_first_and_is_nobody_elses_to_commit(store: Any) -> None:
@@ -85,7 +94,7 @@ def test_a_reservation_is_first_and_is_nobody_elses_to_commit(store: Any) -> Non
     assert store.queue.first("another") is None
     assert keys(store) == ["a", "b"]
     assert store.queue.count(PLACE) == 2
-    assert swap(store, "v0", "v1", Settlement({"x": b"", "a": b""})) == Committed("v1")
+    assert swap(store, "v0", "v1", QueueUpdate({"x": b"", "a": b""})) == Committed("v1")
     assert store.queue.first(PLACE).ticket.key == "y"
     store.queue.withdraw("y")
     assert store.queue.first(PLACE).ticket.key == "b"
@@ -95,7 +104,7 @@ def test_who_comes_into_the_queue_is_told_whether_others_wait(store: Any) -> Non
     assert store.queue.put(ticket("a"), LONG) is False
     assert store.queue.put(ticket("b"), LONG) is True
     assert store.queue.put(ticket("z", place="another"), LONG) is False
-    assert swap(store, "v0", "v1", Settlement({"a": b"", "b": b""})) == Committed("v1")
+    assert swap(store, "v0", "v1", QueueUpdate({"a": b"", "b": b""})) == Committed("v1")
     assert store.queue.put(ticket("c"), LONG) is False
 
 
@@ -103,7 +112,7 @@ def test_a_ticket_sent_twice_is_in_the_queue_once(store: Any) -> None:
     store.queue.put(ticket("a"), LONG)
     store.queue.put(ticket("a"), LONG)
     assert keys(store) == ["a"]
-    assert store.queue.verdict("nobody's") is None
+    assert store.queue.status("nobody's") is None
 
 
 @pytest.mark.parametrize("store", ["sqlite", "postgres"], indirect=True)
@@ -124,60 +133,60 @@ def test_p9_a_ticket_that_arrives_after_its_writer_gave_up_does_not_wait(
         store.queue.put(ticket("a"), LONG)
     send(*late[0])
     assert keys(store) == [], "its writer was told that it is not there, and has deleted its files"
-    assert store.queue.verdict("a") == Verdict(Fate.WITHDRAWN)
+    assert store.queue.status("a") == QueueStatus(QueueState.WITHDRAWN)
 
 
 def test_p1_a_withdrawn_ticket_stops_the_swap_that_has_it(store: Any) -> None:
     for key in "ab":
         store.queue.put(ticket(key), LONG)
-    settlement = Settlement({"a": b"", "b": b""}, (), (CommitRecord(UUID, "mine", "d", 1, 1),))
-    assert store.queue.withdraw("a").fate is Fate.WITHDRAWN
-    assert swap(store, "v0", "v1", settlement) == Stale("v0")
+    queue_update = QueueUpdate({"a": b"", "b": b""}, (), (CommitRecord(UUID, "mine", "d", 1, 1),))
+    assert store.queue.withdraw("a").state is QueueState.WITHDRAWN
+    assert swap(store, "v0", "v1", queue_update) == Stale("v0")
     assert store.read(EVENTS).location == "v0", "its writer has deleted the files by now"
-    assert store.queue.verdict("b").fate is Fate.WAITING
+    assert store.queue.status("b").state is QueueState.WAITING
     assert store.find_commit(UUID, "mine") is None
-    assert swap(store, "v0", "v2", Settlement({"b": b""})) == Committed("v2")
+    assert swap(store, "v0", "v2", QueueUpdate({"b": b""})) == Committed("v2")
 
 
 def test_p1_a_committed_ticket_cannot_be_withdrawn(store: Any) -> None:
     store.queue.put(ticket("a"), LONG)
-    assert swap(store, "v0", "v1", Settlement({"a": b"told"})) == Committed("v1")
-    assert store.queue.withdraw("a") == Verdict(Fate.COMMITTED, b"told")
-    assert store.queue.keep_out("a") == Verdict(Fate.COMMITTED, b"told")
+    assert swap(store, "v0", "v1", QueueUpdate({"a": b"told"})) == Committed("v1")
+    assert store.queue.withdraw("a") == QueueStatus(QueueState.COMMITTED, b"told")
+    assert store.queue.fence("a") == QueueStatus(QueueState.COMMITTED, b"told")
     assert store.queue.withdraw("nobody's") is None
 
 
 @pytest.mark.parametrize("store", ["sqlite", "postgres"], indirect=True)
 def test_p9_a_ticket_that_is_kept_out_does_not_wait_when_it_arrives(store: Any) -> None:
-    assert store.queue.keep_out("a") == Verdict(Fate.WITHDRAWN)
+    assert store.queue.fence("a") == QueueStatus(QueueState.WITHDRAWN)
     store.queue.put(ticket("a"), LONG)
     assert keys(store) == []
-    assert store.queue.verdict("a") == Verdict(Fate.WITHDRAWN)
+    assert store.queue.status("a") == QueueStatus(QueueState.WITHDRAWN)
 
 
 def test_p1_a_lost_swap_decides_nothing(store: Any) -> None:
     store.queue.put(ticket("a"), LONG)
     store.queue.put(ticket("b"), LONG)
-    assert swap(store, "another", "v1", Settlement({"a": b""}, ("b",))) == Stale("v0")
+    assert swap(store, "another", "v1", QueueUpdate({"a": b""}, ("b",))) == Stale("v0")
     assert sorted(keys(store)) == ["a", "b"]
 
 
 def test_p2_two_combiners_with_one_ticket_land_it_once(store: Any) -> None:
     store.queue.put(ticket("a"), LONG)
-    assert swap(store, "v0", "v1", Settlement({"a": b"first"})) == Committed("v1")
+    assert swap(store, "v0", "v1", QueueUpdate({"a": b"first"})) == Committed("v1")
     # The second one has read the new head, and the queue before that: without the guard it would land again.
-    assert swap(store, "v1", "v2", Settlement({"a": b"second"})) == Stale("v1")
-    assert store.queue.verdict("a") == Verdict(Fate.COMMITTED, b"first")
+    assert swap(store, "v1", "v2", QueueUpdate({"a": b"second"})) == Stale("v1")
+    assert store.queue.status("a") == QueueStatus(QueueState.COMMITTED, b"first")
 
 
 def test_p3_a_ticket_past_its_deadline_is_never_committed(store: Any) -> None:
     store.queue.put(ticket("late"), -1)
     assert keys(store) == []
-    assert not store.read(EVENTS).is_crowded
-    assert swap(store, "v0", "v1", Settlement({"late": b""})) == Stale("v0")
+    assert not store.read(EVENTS).queue_not_empty
+    assert swap(store, "v0", "v1", QueueUpdate({"late": b""})) == Stale("v0")
     store.queue.extend("late", LONG)
     assert keys(store) == ["late"], "its writer is alive after all"
-    assert swap(store, "v0", "v2", Settlement({"late": b""})) == Committed("v2")
+    assert swap(store, "v0", "v2", QueueUpdate({"late": b""})) == Committed("v2")
 
 
 def test_p4_tries_are_counted(store: Any) -> None:
@@ -186,8 +195,8 @@ def test_p4_tries_are_counted(store: Any) -> None:
     store.queue.tried(["a"])
     (found,) = store.queue.waiting(PLACE, 10)
     assert found.tries == 2
-    assert swap(store, "v0", "v1", Settlement({}, ("a",))) == Committed("v1")
-    assert store.queue.verdict("a").fate is Fate.RETURNED
+    assert swap(store, "v0", "v1", QueueUpdate({}, ("a",))) == Committed("v1")
+    assert store.queue.status("a").state is QueueState.RETURNED
 
 
 def test_a_commit_id_that_is_taken_undoes_the_whole_swap(store: Any) -> None:
@@ -195,7 +204,7 @@ def test_a_commit_id_that_is_taken_undoes_the_whole_swap(store: Any) -> None:
     assert store.put_commit(record)
     store.queue.put(ticket("a"), LONG)
     store.queue.put(ticket("b"), LONG)
-    assert swap(store, "v0", "v1", Settlement({"a": b"", "b": b""}, (), (record,))) == Stale("v0")
+    assert swap(store, "v0", "v1", QueueUpdate({"a": b"", "b": b""}, (), (record,))) == Stale("v0")
     assert store.queue.count(PLACE) == 2
 
 
@@ -203,7 +212,7 @@ def test_a_commit_id_that_is_taken_undoes_the_whole_swap(store: Any) -> None:
 def test_p9_a_commit_in_the_queue_is_found_by_its_id(store: Any) -> None:
     store.queue.put(ticket("id"), LONG)
     assert store.find_commit(UUID, "id") is None
-    assert swap(store, "v0", "v1", Settlement({"id": b"[7, 3, 2, 1, true, 0]"})) == Committed("v1")
+    assert swap(store, "v0", "v1", QueueUpdate({"id": b"[7, 3, 2, 1, true, 0]"})) == Committed("v1")
     assert store.find_commit(UUID, "id") == CommitRecord(UUID, "id", "", 7, 3, {"changed": 1})
     assert store.find_commit("another", "id") is None
 
@@ -213,7 +222,7 @@ def test_a_sleeper_is_woken_by_the_swap_that_takes_its_ticket(store: Any) -> Non
     store.queue.put(mine, LONG)
     woken = threading.Thread(target=store.queue.sleep, args=("a", 3600.0))
     woken.start()
-    assert swap(store, "v0", "v1", Settlement({"a": b""}, wake=((mine.wake, "a"),))) == Committed("v1")
+    assert swap(store, "v0", "v1", QueueUpdate({"a": b""}, wake=((mine.wake, "a"),))) == Committed("v1")
     woken.join(60)
     assert not woken.is_alive()
 
@@ -231,16 +240,16 @@ def test_p1_the_bell_of_postgres_brings_what_was_committed_and_nothing_else(post
         # What is sent later is heard later.
         queue.wake(((where, "c"),))
         queue.sleep("c", 60.0)
-        assert queue.verdict("a") == Verdict(Fate.WAITING), "nothing was committed"
-        settlement = Settlement({"a": b"[2]"}, ("b",), wake=((where, "a"), (where, "b")))
-        assert swap(store, "v0", "v1", settlement) == Committed("v1")
+        assert queue.status("a") == QueueStatus(QueueState.WAITING), "nothing was committed"
+        queue_update = QueueUpdate({"a": b"[2]"}, ("b",), wake=((where, "a"), (where, "b")))
+        assert swap(store, "v0", "v1", queue_update) == Committed("v1")
         for key in "ab":
             queue.sleep(key, 60.0)
         other.execute(f"UPDATE {QUEUE} SET outcome = 'looked up' WHERE ticket IN ('a', 'b')".encode())
         other.commit()
-        assert queue.verdict("a") == Verdict(Fate.COMMITTED, b"[2]"), "without a look"
-        assert queue.verdict("a") == Verdict(Fate.COMMITTED, b"looked up"), "told once"
-        assert queue.verdict("b") == Verdict(Fate.RETURNED, b"looked up")
+        assert queue.status("a") == QueueStatus(QueueState.COMMITTED, b"[2]"), "without a look"
+        assert queue.status("a") == QueueStatus(QueueState.COMMITTED, b"looked up"), "told once"
+        assert queue.status("b") == QueueStatus(QueueState.RETURNED, b"looked up")
 
 
 def test_threads_of_one_process_wake_by_their_own_tickets(store: Any) -> None:
@@ -251,8 +260,8 @@ def test_threads_of_one_process_wake_by_their_own_tickets(store: Any) -> None:
         threads[key].start()
     where = store.queue.address()
     for number, key in enumerate(("c", "a", "b")):
-        settlement = Settlement({key: b""}, wake=((where, key),))
-        assert swap(store, f"v{number}", f"v{number + 1}", settlement) == Committed(f"v{number + 1}")
+        queue_update = QueueUpdate({key: b""}, wake=((where, key),))
+        assert swap(store, f"v{number}", f"v{number + 1}", queue_update) == Committed(f"v{number + 1}")
         threads[key].join(60)
         assert not threads[key].is_alive(), f"{key} sleeps on"
 
@@ -260,7 +269,7 @@ def test_threads_of_one_process_wake_by_their_own_tickets(store: Any) -> None:
 def test_whoever_cannot_be_woken_is_no_trouble(store: Any) -> None:
     store.queue.put(ticket("a", wake="frazil-nobody"), LONG)
     wake = (("frazil-nobody", "a"), ("frazil_nobody", "a"), ("nonsense", "a"), ("", "a"))
-    assert swap(store, "v0", "v1", Settlement({"a": b""}, wake=wake)) == Committed("v1")
+    assert swap(store, "v0", "v1", QueueUpdate({"a": b""}, wake=wake)) == Committed("v1")
     store.queue.wake(wake)
     store.queue.sleep("a", 0.01)
 

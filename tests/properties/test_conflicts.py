@@ -9,21 +9,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from frazil.commit.carry import Carried
 from frazil.commit.conflicts import REQUIRED, head_conflicts, required, row_conflicts
 from frazil.commit.history import History
 from frazil.commit.operations import Kind, Read, Write
+from frazil.commit.rebase import Rebased
 from frazil.format.filters import parse_filter
 from frazil.model import Change, Conflict, DataFile, Entry, Isolation, Status
-from properties.world import HEAD, KINDS, Looking, World, operations, worlds
+from properties.world import HEAD, KINDS, FullInspector, World, operations, worlds
 
 MORE = settings(max_examples=200)
 READS = (Read(parse_filter("id > 10", HEAD.schema())),)
 """Statistics decide which files this may match: see ``far`` and ``near``."""
 
 
-def verdict(write: Write, changes: Sequence[Change], base: World, now: World) -> tuple[Carried, tuple[Conflict, ...]]:
-    return row_conflicts(write, History(tuple(changes), base_is_ancestor=True), Looking(base, now), HEAD)
+def verdict(write: Write, changes: Sequence[Change], base: World, now: World) -> tuple[Rebased, tuple[Conflict, ...]]:
+    return row_conflicts(write, History(tuple(changes), base_is_ancestor=True), FullInspector(base, now), HEAD)
 
 
 def drawn(data: st.DataObject, world: World, kinds: Sequence[str] = KINDS) -> Write:
@@ -100,7 +100,7 @@ def test_commits_that_have_nothing_to_do_with_an_operation_change_no_verdict(
         assert plan_of(after[0]) == plan_of(before[0])
 
 
-def plan_of(carried: Carried) -> object:
+def plan_of(carried: Rebased) -> object:
     """What an operation would do at the head."""
     positions = {path: list(rows) for path, rows in carried.positions.items()}
     paths = [[file.file_path for file in files] for files in (carried.removed, carried.added, carried.deletes)]
@@ -121,7 +121,7 @@ def test_a_check_never_raises_and_names_a_winner(base: World, data: st.DataObjec
         write = replace(mine, isolation=level)
         assert head_conflicts(write, HEAD) == ()
         history = History(tuple(changes), base_is_ancestor=whole, base_is_lost=lost)
-        for found in row_conflicts(write, history, Looking(base, now), HEAD)[1]:
+        for found in row_conflicts(write, history, FullInspector(base, now), HEAD)[1]:
             assert found.check in required(write)
             assert found.detail
             assert found.advice

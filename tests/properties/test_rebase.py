@@ -1,100 +1,189 @@
-"""How manifests are laid out, and whether the totals of snapshots add up."""
+"""Operations that are carried over what others did: the rows that are there afterwards are those that should be."""
 
 from __future__ import annotations
 
-from collections import Counter
+from dataclasses import dataclass, replace
 
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from frazil.commit.operations import Kind
-from frazil.commit.rebase import Effect, lay_out, summary_counts
-from frazil.model import Content, DataFile, Manifest, Snapshot
+from frazil.commit.checks import Check
+from frazil.commit.conflicts import required
+from frazil.commit.operations import Kind, Write
+from frazil.commit.rebase import Rebased, rebase, unchanged
+from frazil.model import Change, Isolation
+from properties.world import KINDS, FullInspector, World, expanded, operations, worlds
 
-TARGET = "commit.manifest.target-size-bytes"
-COUNT = "commit.manifest.min-count-to-merge"
-
-
-@st.composite
-def manifests(draw: st.DrawFn, prefix: str, least: int = 0) -> list[Manifest]:
-    parts = st.tuples(st.integers(1, 400), st.integers(0, 2), st.integers(0, 1))
-    return [
-        Manifest(f"{prefix}-{at}", size, spec, content, 1, 1, 1, added_files_count=1)
-        for at, (size, spec, content) in enumerate(draw(st.lists(parts, min_size=least, max_size=14)))
-    ]
+MORE = settings(max_examples=250)
 
 
-@settings(max_examples=400)
-@given(manifests("old"), manifests("new", 1), st.integers(1, 12), st.integers(1, 900), st.integers(1, 3), st.booleans())
-def test_every_manifest_is_in_one_bin_and_a_bin_is_of_one_kind(
-    old: list[Manifest], new: list[Manifest], least: int, target: int, attempt: int, later: bool
-) -> None:
-    properties = {COUNT: str(least), TARGET: str(target)}
-    bins = lay_out(old, new, properties, attempt, later=later).bins
-    assert Counter(each for group in bins for each in group) == Counter([*old, *new])
-    minimum = least * (1 if attempt == 1 and not later else 2)
-    for content in (0, 1):
-        of_content = [each for each in (*new, *old) if each.content == content]
-        found = [group for group in bins if group[0].content == content]
-        merged = [group for group in found if len(group) > 1]
-        if len(of_content) < minimum:
-            # Below the count nothing is merged, and the newest comes first.
-            assert [each for group in found for each in group] == of_content
-            assert not merged
-        for group in found:
-            assert {(each.content, each.partition_spec_id) for each in group} == {(content, group[0].partition_spec_id)}
-            assert len(group) == 1 or sum(each.manifest_length for each in group) <= target
-            # Entries keep their order, from the newest to the oldest.
-            assert [of_content.index(each) for each in group] == sorted(of_content.index(each) for each in group)
+@dataclass
+class Race:
+    """One operation, planned on ``base``, and the changes that have made ``now`` of it meanwhile."""
 
+    base: World
+    now: World
+    mine: Write
+    changes: list[Change]
+    winners: list[Write]
 
-@given(manifests("old"), manifests("new", 1), st.integers(1, 3))
-def test_without_merging_the_list_only_grows_in_front(old: list[Manifest], new: list[Manifest], attempt: int) -> None:
-    properties = {"commit.manifest-merge.enabled": "false", COUNT: "1"}
-    assert [each for (each,) in lay_out(old, new, properties, attempt).bins] == [*new, *old]
+    def carried(self) -> Rebased:
+        return rebase(self.mine, self.changes, FullInspector(self.base, self.now), required(self.mine))
 
 
 @st.composite
-def effects(draw: st.DrawFn, there: list[DataFile], at: int) -> Effect:
-    """Something that takes away what is there, and adds some."""
-    gone = draw(st.lists(st.sampled_from(there), unique_by=id)) if there else []
-    shapes = draw(st.lists(st.tuples(st.sampled_from(Content), st.integers(0, 50), st.integers(1, 99)), max_size=4))
-    new = [DataFile(f"f{at}-{n}", rows, size, content=content) for n, (content, rows, size) in enumerate(shapes)]
+def races(draw: st.DrawFn, kinds: tuple[str, ...] = KINDS, theirs: tuple[str, ...] = (*KINDS, "key", "add")) -> Race:
+    base = draw(worlds())
+    mine = draw(operations(base, kinds).filter(lambda write: write is not None))
+    assert mine is not None
+    now = base.copy()
+    changes, winners = [], []
+    for _ in range(draw(st.integers(1, 4))):
+        write = draw(operations(now, theirs))
+        if write is not None:
+            changes.append(now.land(write))
+            winners.append(write)
+    return Race(base, now, mine, changes, winners)
 
-    def of(files: list[DataFile], *, data: bool) -> tuple[DataFile, ...]:
-        return tuple(each for each in files if (each.content == Content.DATA) == data)
 
-    kind = Kind.OVERWRITE if gone or of(new, data=False) else Kind.APPEND
-    return Effect(kind, of(new, data=True), of(new, data=False), of(gone, data=True), of(gone, data=False))
+def named(world: World, write: Write) -> tuple[set[int], set[int], set[int]]:
+    """The names of the rows that an operation deletes, changes and copies."""
+    moved = {world.files[path][at] for path, rows in write.moved.items() for at in rows}
+    copied = {world.files[path][at] for runs in write.copies.values() for path, at in expanded(runs)}
+    gone = {world.files[path][at] for path, rows in write.positions.items() for at in rows}
+    gone |= {name for file in write.removed for name in world.files[file.file_path]}
+    return (gone - moved - copied) & world.rows().keys(), moved, copied
 
 
-@settings(max_examples=200)
+def new_rows(world: World, write: Write) -> set[int]:
+    new = (file.file_path for file in write.added if file.file_path not in write.copies)
+    return {name for path in new for name in world.files[path]}
+
+
+def must_conflict(race: Race) -> bool:
+    """A row that I change must be there as it was, and one that I delete must not live on with other values."""
+    deleted, moved, _ = named(race.base, race.mine)
+    if race.mine.kind is Kind.UPSERT:
+        # What others deleted, it puts there anew.
+        return bool(moved & (race.now.changed | race.now.by_key))
+    return bool(moved - race.now.rows().keys() or deleted & race.now.changed)
+
+
+@MORE
+@given(races(("mark", "copy", "drop", "put")))
+def test_p26_rows_end_up_as_if_each_commit_had_been_made_after_the_other(race: Race) -> None:
+    carried = race.carried()
+    assert bool(carried.conflicts) == must_conflict(race), carried.conflicts
+    if carried.conflicts:
+        return
+    deleted, moved, copied = named(race.base, race.mine)
+    marked = {
+        race.now.files[path][at] for path, rows in carried.positions.items() if path in race.now.live for at in rows
+    }
+    assert not marked & copied, "a delete by position always means that a row went or changed"
+    expected = (race.now.rows().keys() - deleted - moved) | new_rows(race.base, race.mine)
+    after = race.now.copy()
+    after.take(race.mine, carried)
+    assert after.rows().keys() == expected
+    # By whom a row that is replaced by key was deleted is only found out when somebody leaves it out of a copy.
+    gone = deleted - race.now.rows().keys()
+    assert len(gone - race.now.by_key) <= carried.gone_already <= len(gone)
+
+
+@MORE
+@given(races(("compact",), ("mark", "copy", "drop", "key", "add")))
+def test_p26_a_rewrite_changes_no_row_whatever_others_did(race: Race) -> None:
+    carried = race.carried()
+    assert carried.conflicts == ()
+    after = race.now.copy()
+    after.take(race.mine, carried)
+    assert after.rows().keys() == race.now.rows().keys()
+
+
+@MORE
+@given(races(("compact",)))
+def test_two_rewrites_of_one_file_never_land_both(race: Race) -> None:
+    carried = race.carried()
+    first = race.winners[0] if race.winners else None
+    mine = {file.file_path for file in race.mine.removed}
+    if first is not None and first.kind is Kind.REWRITE and mine & {file.file_path for file in first.removed}:
+        assert [each.check for each in carried.conflicts][:1] == [Check.FILES_NOT_REMOVED]
+    if not carried.conflicts:
+        after = race.now.copy()
+        after.take(race.mine, carried)
+        assert after.rows().keys() == race.now.rows().keys()
+
+
+@MORE
+@given(races(("copy", "compact"), KINDS))
+def test_p26_the_record_of_a_carried_copy_says_where_each_row_was_at_the_head(race: Race) -> None:
+    """Whoever read the head follows its rows through my copies by this record."""
+    carried = race.carried()
+    if carried.conflicts:
+        return
+    lineage = carried.lineage or race.mine.lineage
+    places = race.now.rows()
+    deleted, moved, copied = named(race.base, race.mine)
+    told = set()
+    # A copy of which no row is wanted any more is not put into the table.
+    for path in {file.file_path for file in carried.added} & lineage.outputs.keys():
+        for name, (at, source) in zip(
+            race.base.files[path], enumerate(expanded(lineage.outputs[path])), strict=not carried.lineage
+        ):
+            if at not in carried.positions.get(path, ()):
+                assert places[name] == source
+                told.add(name)
+    whole = {file.file_path for file in carried.removed}
+    changed = {race.now.files[path][at] for path, rows in lineage.changed.items() for at in rows}
+    for name, (path, _) in places.items():
+        if path in whole:
+            assert name in told | changed | deleted, f"nobody can find row {name} of {path} again"
+            assert (name in changed) == (name in moved)
+            assert (name in told) == (name in copied)
+
+
+@MORE
 @given(st.data())
-def test_the_totals_of_a_history_are_the_sums_over_the_files_that_are_there(data: st.DataObject) -> None:
-    there: list[DataFile] = []
-    parent: Snapshot | None = None
-    for at in range(1, data.draw(st.integers(2, 6))):
-        effect = data.draw(effects(there, at))
-        removed = {id(each) for each in (*effect.removed, *effect.removed_deletes)}
-        there = [*(each for each in there if id(each) not in removed), *effect.added, *effect.deletes]
-        summary = summary_counts(effect, parent)
-        parent = Snapshot(at, None, at, at, None, {"operation": effect.operation, **summary})
-        rows = Counter[Content]()
-        for each in there:
-            rows[each.content] += each.record_count
-        assert {key: int(value) for key, value in summary.items() if key.startswith("total-")} == {
-            "total-data-files": sum(each.content == Content.DATA for each in there),
-            "total-delete-files": sum(each.content != Content.DATA for each in there),
-            "total-records": rows[Content.DATA],
-            "total-position-deletes": rows[Content.POSITION_DELETES],
-            "total-equality-deletes": rows[Content.EQUALITY_DELETES],
-            "total-files-size": sum(each.file_size_in_bytes for each in there),
-        }
+def test_p26_a_delete_finds_its_rows_through_two_rewrites_in_a_row(data: st.DataObject) -> None:
+    base = data.draw(worlds())
+    mine = data.draw(operations(base, ("mark",)).filter(lambda write: write is not None))
+    assert mine is not None
+    now = base.copy()
+    changes = []
+    for _ in range(2):
+        write = data.draw(operations(now, ("compact",)))
+        if write is not None:
+            changes.append(now.land(write))
+    carried = rebase(mine, changes, FullInspector(base, now), required(mine))
+    assert carried.conflicts == ()
+    wanted = {base.files[path][at] for path, rows in mine.positions.items() for at in rows}
+    after = now.copy()
+    after.take(mine, carried)
+    assert after.rows().keys() == (now.rows().keys() - wanted) | new_rows(base, mine)
 
 
-@given(st.data())
-def test_a_total_that_nobody_knows_stays_unknown(data: st.DataObject) -> None:
-    known = data.draw(st.sets(st.sampled_from(["data-files", "records", "files-size", "delete-files"])))
-    parent = Snapshot(1, None, 1, 1, None, {f"total-{key}": "7" for key in known})
-    summary = summary_counts(Effect(Kind.APPEND, (DataFile("f", 2, 5),)), parent)
-    assert {key for key in summary if key.startswith("total-")} == {f"total-{key}" for key in known}
+@given(worlds(), st.data())
+def test_nothing_moves_an_operation_where_nobody_touched_its_files(world: World, data: st.DataObject) -> None:
+    mine = data.draw(operations(world).filter(lambda write: write is not None))
+    assert mine is not None
+    # Who deletes all rows of a file by position may as well remove it.
+    assume(all(len(rows) < len(world.files[path]) for path, rows in mine.positions.items()))
+    now = world.copy()
+    append = data.draw(operations(now, ("add",)))
+    assert append is not None
+    for changes in ([], [now.land(append)]):
+        carried = rebase(mine, changes, FullInspector(world, now), required(mine))
+        assert carried.is_unchanged(mine)
+        assert unchanged(mine).is_unchanged(mine)
+        assert carried.conflicts == ()
+
+
+@MORE
+@given(races())
+def test_a_stricter_level_finds_all_that_a_weaker_one_finds(race: Race) -> None:
+    found = {}
+    for level in Isolation:
+        checks = required(replace(race.mine, isolation=level))
+        carried = rebase(race.mine, race.changes, FullInspector(race.base, race.now), checks)
+        found[level] = {(each.check, each.snapshot_id, each.files) for each in carried.conflicts}
+    assert found[Isolation.SNAPSHOT] <= found[Isolation.SERIALIZABLE]

@@ -14,8 +14,8 @@ from typing import Any
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from frazil.commit.carry import Carried
 from frazil.commit.operations import Base, Kind, Read, Write
+from frazil.commit.rebase import Rebased
 from frazil.model import Change, Content, DataFile, Entry, Isolation, Lineage, Run, Status
 from unit.samples import metadata
 
@@ -75,7 +75,7 @@ class World:
     # Winners
 
     def land(self, write: Write) -> Change:
-        """What others see of an operation that lands unmoved, which this one does."""
+        """What others see of an operation that lands unchanged, which this one does."""
         self.number += 1
         entries = self._entries
         operation = _operation(write)
@@ -113,7 +113,7 @@ class World:
 
     # Mine, as it stands at the head
 
-    def take(self, write: Write, carried: Carried) -> None:
+    def take(self, write: Write, carried: Rebased) -> None:
         for each in carried.removed:
             assert each.file_path in self.live, f"{each.file_path} is to go, and is not there"
             self.live.discard(each.file_path)
@@ -135,7 +135,7 @@ def _operation(write: Write) -> str:
 
 
 @dataclass
-class Looking:
+class FullInspector:
     """Implements ``Look`` for an operation that was planned on ``base``. It reads nothing else."""
 
     base: World

@@ -24,15 +24,15 @@ import frazil
 from frazil.catalog._db import OutcomeUnknown
 from frazil.catalog._memory_queue import MemoryQueue
 from frazil.catalog._queue import SqlQueue
-from frazil.catalog.base import RESERVATION, CommitQueue, Committed, Fate, Stale, Ticket, Unknown
+from frazil.catalog.base import RESERVATION, CommitQueue, Committed, QueuedCommit, QueueState, Stale, Unknown
 from frazil.catalog.foreign import ForeignCatalog
-from frazil.commit import line, tickets
+from frazil.commit import delegation, queued_writer
 from frazil.commit.group import GROUP_DIGEST, GROUP_SIZE, MOST_TRIES
 from frazil.commit.intents import PropertyChange
-from frazil.commit.line import Traffic, traffic_of
 from frazil.commit.loop import Phase, commit
-from frazil.commit.merging import merged
+from frazil.commit.manifest_merge import merged
 from frazil.commit.operations import Identity, MetadataChange, Write
+from frazil.commit.queued_writer import Contention, contention_of
 from frazil.commit.retry import Retry
 from frazil.format.manifests import read_manifest, read_manifest_list
 from frazil.format.storage import Storage
@@ -72,11 +72,11 @@ def queue_of(lake: frazil.Lake) -> CommitQueue:
 
 def expect_others(lake: frazil.Lake) -> None:
     """As if this process had just met other writers of the table."""
-    traffic_of(queue_of(lake)).met_others(place(lake), SYSTEM.monotonic() + 60)
+    contention_of(queue_of(lake)).saw_others(place(lake), SYSTEM.monotonic() + 60)
 
 
 def place(lake: frazil.Lake) -> str:
-    return line.place_of(lake.catalog.name, NAME, lake.catalog.load(NAME).metadata.uuid)
+    return queued_writer.place_of(lake.catalog.name, NAME, lake.catalog.load(NAME).metadata.uuid)
 
 
 def lose_tickets(patch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
@@ -138,7 +138,7 @@ class Meeting:
 @contextmanager
 def meeting(lake: frazil.Lake) -> Iterator[Meeting]:
     expect_others(lake)
-    release = lake.catalog.try_turn(NAME)
+    release = lake.catalog.try_commit_lock(NAME)
     assert release is not None
     found = Meeting(lake)
     try:
@@ -151,8 +151,8 @@ def meeting(lake: frazil.Lake) -> Iterator[Meeting]:
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody goes ahead without the turn while a meeting gathers; and no gap is left for strangers."""
-    monkeypatch.setattr(line, "_STANDSTILL_S", 600.0)
-    monkeypatch.setattr(line, "_GAPS_WITHOUT", 0.0)
+    monkeypatch.setattr(queued_writer, "_STANDSTILL_S", 600.0)
+    monkeypatch.setattr(queued_writer, "_GAPS_WITHOUT", 0.0)
 
 
 def test_appends_that_meet_share_one_snapshot(lake: frazil.Lake) -> None:
@@ -222,7 +222,7 @@ def test_who_wants_a_snapshot_of_its_own_gets_it_in_the_same_swap(lake: frazil.L
 def test_large_operations_bring_their_own_manifests(
     lake: frazil.Lake, monkeypatch: pytest.MonkeyPatch, most_files: int
 ) -> None:
-    monkeypatch.setattr(tickets, "MOST_FILES", most_files)
+    monkeypatch.setattr(delegation, "MOST_FILES", most_files)
     table = lake.table("shop.events")
     table.append(rows(1))
     with meeting(lake) as met:
@@ -248,7 +248,7 @@ def test_large_operations_bring_their_own_manifests(
 
 
 def test_large_upserts_bring_their_own_manifests(lake: frazil.Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tickets, "MOST_FILES", 0)
+    monkeypatch.setattr(delegation, "MOST_FILES", 0)
     table = lake.table("shop.events")
     table.upsert(rows(1, 2, 3, x="first"))
     with meeting(lake) as met:
@@ -269,7 +269,7 @@ def test_large_upserts_bring_their_own_manifests(lake: frazil.Lake, monkeypatch:
 def test_a_large_append_of_deleted_rows_is_left_to_its_writer(
     lake: frazil.Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tickets, "MOST_FILES", 0)
+    monkeypatch.setattr(delegation, "MOST_FILES", 0)
     table = lake.table("shop.events")
     table.append(rows(1, 2))
     with meeting(lake) as met:
@@ -387,7 +387,7 @@ def test_properties_that_are_set_at_once_are_set_by_one_swap(
     swap, lost = lake.catalog.swap, iter(range(losses))
     if losses:
         monkeypatch.setattr(lake.catalog, "swap", lambda each: swap(each) if next(lost, None) is None else Stale(None))
-        monkeypatch.setattr(Traffic, "is_busy", lambda *_: False)
+        monkeypatch.setattr(Contention, "is_busy", lambda *_: False)
     before = lake.catalog.load(NAME).metadata.raw.get("metadata-log", [])
     queued = threading.Semaphore(0)
 
@@ -456,7 +456,7 @@ def test_a_conflict_fails_alone(lake: frazil.Lake) -> None:
 def test_p4_who_comes_along_is_checked_against_who_takes_it_along(
     lake: frazil.Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(line, "_COURTESY", 1_000_000)
+    monkeypatch.setattr(queued_writer, "_MAX_YIELDS", 1_000_000)
     table = lake.table("shop.events")
     table.append(rows(1, 2))
     with meeting(lake) as met:
@@ -487,7 +487,7 @@ def test_who_has_reserved_the_turn_gets_it_before_newcomers(lake: frazil.Lake) -
     table = lake.table("shop.events")
     table.append(rows(1, 2))
     expect_others(lake)
-    release = lake.catalog.try_turn(NAME)
+    release = lake.catalog.try_commit_lock(NAME)
     assert release is not None
     met = Meeting(lake)
     deleting = met.write(table.delete, "id = 1")
@@ -509,14 +509,14 @@ def test_who_has_reserved_the_turn_gets_it_before_newcomers(lake: frazil.Lake) -
 def test_p3_a_reservation_of_a_dead_writer_stops_nobody(lake: frazil.Lake) -> None:
     table = lake.table("shop.events")
     expect_others(lake)
-    dead = Ticket("dead", lake.catalog.load(NAME).metadata.uuid, "dead", RESERVATION, b"", "", place(lake))
+    dead = QueuedCommit("dead", lake.catalog.load(NAME).metadata.uuid, "dead", RESERVATION, b"", "", place(lake))
     queue_of(lake).put(dead, 60_000)
     for number in range(4):
         table.append(rows(number))
     assert ids_in(table) == [0, 1, 2, 3]
     left = queue_of(lake).first(place(lake))
     assert left is not None
-    assert left.tries == line._COURTESY
+    assert left.tries == queued_writer._MAX_YIELDS
 
 
 @pytest.mark.parametrize("verb", ["delete", "conflict", "nothing"])
@@ -627,7 +627,7 @@ def test_p3_an_interrupted_caller_withdraws(lake: frazil.Lake) -> None:
 
 def test_p3_who_is_interrupted_too_late_is_told_so(lake: frazil.Lake) -> None:
     table = lake.table("shop.events")
-    release = lake.catalog.try_turn(NAME)
+    release = lake.catalog.try_commit_lock(NAME)
     assert release is not None
     expect_others(lake)
 
@@ -645,22 +645,24 @@ def test_p3_who_is_interrupted_too_late_is_told_so(lake: frazil.Lake) -> None:
 
 
 def test_p2_a_turn_that_never_comes_is_gone_without(lake: frazil.Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(line, "_STANDSTILL_S", 0.05)
-    monkeypatch.setattr(line, "_SLEEP_S", 0.02)
+    monkeypatch.setattr(queued_writer, "_STANDSTILL_S", 0.05)
+    monkeypatch.setattr(queued_writer, "_SLEEP_S", 0.02)
     table = lake.table("shop.events")
     expect_others(lake)
-    stuck = lake.catalog.try_turn(NAME)
+    stuck = lake.catalog.try_commit_lock(NAME)
     assert stuck is not None
     done = table.append(rows(1))
     assert done.changed
-    assert lake.catalog.try_turn(NAME) is None, "the stopped one still has its lock"
+    assert lake.catalog.try_commit_lock(NAME) is None, "the stopped one still has its lock"
     stuck()
 
 
-def _put(lake: frazil.Lake, key: str, **more: Any) -> Ticket:
+def _put(lake: frazil.Lake, key: str, **more: Any) -> QueuedCommit:
     """A ticket as another process would have put it there, of an append whose file is there."""
     table_uuid = lake.catalog.load(NAME).metadata.uuid
-    found = replace(Ticket(key, table_uuid, f"commit-{key}", tickets.VERSION, b"{}", place=place(lake)), **more)
+    found = replace(
+        QueuedCommit(key, table_uuid, f"commit-{key}", delegation.VERSION, b"{}", place=place(lake)), **more
+    )
     queue_of(lake).put(found, 60_000)
     return found
 
@@ -680,9 +682,9 @@ def test_p4_what_is_not_understood_goes_back_and_stops_nobody(lake: frazil.Lake,
     expect_others(lake)
     _put(lake, "odd", **bad)
     table.append(rows(1))
-    verdict = queue_of(lake).verdict("odd")
-    assert verdict is not None
-    assert verdict.fate is Fate.RETURNED
+    status = queue_of(lake).status("odd")
+    assert status is not None
+    assert status.state is QueueState.RETURNED
     assert ids_in(table) == [1]
 
 
@@ -692,11 +694,11 @@ def test_p4_a_ticket_of_a_later_version_is_not_read(lake: frazil.Lake) -> None:
     with meeting(lake) as met:
         waiting = met.write(table.append, rows(1))
         (today,) = queue_of(lake).waiting(place(lake), 10)
-        _put(lake, "later", version=tickets.VERSION + 1, body=today.ticket.body)
+        _put(lake, "later", version=delegation.VERSION + 1, body=today.ticket.body)
     waiting.result()
-    verdict = queue_of(lake).verdict("later")
-    assert verdict is not None
-    assert verdict.fate is Fate.RETURNED
+    status = queue_of(lake).status("later")
+    assert status is not None
+    assert status.state is QueueState.RETURNED
     assert ids_in(table) == [1]
 
 
@@ -728,13 +730,13 @@ def test_p4_who_was_in_groups_that_came_to_nothing_is_left_to_its_writer(
         with monkeypatch.context() as alone:
             # Nobody else combines meanwhile.
             alone.setattr(
-                lake.catalog, "try_turn", lambda _: (lambda: None) if threading.current_thread() is me else None
+                lake.catalog, "try_commit_lock", lambda _: (lambda: None) if threading.current_thread() is me else None
             )
             done = table.append(rows(3))
         assert fine.result().snapshot_id == done.snapshot_id
-        verdict = queue_of(lake).verdict(oldest.ticket.key)
-        assert verdict is not None
-        assert verdict.fate is Fate.RETURNED
+        status = queue_of(lake).status(oldest.ticket.key)
+        assert status is not None
+        assert status.state is QueueState.RETURNED
     assert suspect.result().snapshot_id != done.snapshot_id
     assert ids_in(table) == [1, 2, 3]
 
@@ -820,7 +822,7 @@ def test_threads_on_a_foreign_catalog_are_committed_together(theirs: SqlCatalog)
         assert ids_in(table) == [1, 2, 3, 4]
         assert table.append(rows(4), commit_id="mine").already_committed
         # Whoever combines: its own id must be found again, too.
-        release = lake.catalog.try_turn(NAME)
+        release = lake.catalog.try_commit_lock(NAME)
         assert release is not None
         with ThreadPoolExecutor(1) as pool:
             queued = threading.Event()
@@ -967,27 +969,29 @@ class _Chance:
         self.runtime = replace(SYSTEM, sleep=self.slept.append, random=lambda: random)
 
 
-def _line(lake: frazil.Lake, chance: _Chance) -> line.Line:
+def _line(lake: frazil.Lake, chance: _Chance) -> queued_writer.QueuedWriter:
     table_uuid = lake.catalog.load(NAME).metadata.uuid
     identity = Identity("c", "d", given=False)
-    return line.Line(NAME, lake.catalog, queue_of(lake), chance.runtime, table_uuid, None, identity, tuple)
+    return queued_writer.QueuedWriter(
+        NAME, lake.catalog, queue_of(lake), chance.runtime, table_uuid, None, identity, tuple
+    )
 
 
 def test_p8_strangers_who_commit_are_left_gaps(lake: frazil.Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(line, "_GAPS_WITHOUT", 1 / 128)
+    monkeypatch.setattr(queued_writer, "_GAPS_WITHOUT", 1 / 128)
     rarely, often = _Chance(0.001), _Chance(0.2)
     _line(lake, rarely).gather()
-    assert line.GAP_S in rarely.slept, "now and then, for who never gets a chance to be seen"
+    assert queued_writer.GAP_S in rarely.slept, "now and then, for who never gets a chance to be seen"
     _line(lake, often).gather()
-    assert line.GAP_S not in often.slept
+    assert queued_writer.GAP_S not in often.slept
     table = lake.table("shop.events")
     if isinstance(queue_of(lake), MemoryQueue):
-        traffic_of(queue_of(lake)).met_stranger(place(lake), SYSTEM.monotonic())
+        contention_of(queue_of(lake)).saw_foreign_commit(place(lake), SYSTEM.monotonic())
     else:
         table.pyiceberg().append(rows(1))
         table.append(rows(2))
     _line(lake, often).gather()
-    assert line.GAP_S in often.slept
+    assert queued_writer.GAP_S in often.slept
 
 
 @pytest.mark.parametrize("lake", ["sqlite", "postgres"], indirect=True)
@@ -995,7 +999,7 @@ def test_p8_a_writer_that_knows_no_queue_lands_beside_a_busy_one(
     lake: frazil.Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The chance to be seen for the first time comes sooner than in real life.
-    monkeypatch.setattr(line, "_GAPS_WITHOUT", 1 / 4)
+    monkeypatch.setattr(queued_writer, "_GAPS_WITHOUT", 1 / 4)
     table = lake.table("shop.events")
     stop = threading.Event()
 
@@ -1068,12 +1072,12 @@ def test_p9_a_ticket_whose_arrival_was_not_confirmed_may_have_been_committed(
     expect_others(lake)
     insert = SqlQueue._insert
 
-    def unconfirmed(self: SqlQueue, ticket: Ticket, fate: Fate, lives_ms: int) -> None:
+    def unconfirmed(self: SqlQueue, ticket: QueuedCommit, fate: QueueState, lives_ms: int) -> None:
         insert(self, ticket, fate, lives_ms)
         monkeypatch.undo()
         # The ticket is there, and somebody else commits it before its writer can ask.
         table.append(rows(100))
-        monkeypatch.setattr(Traffic, "is_busy", lambda *_: False)
+        monkeypatch.setattr(Contention, "is_busy", lambda *_: False)
         raise OutcomeUnknown("the connection broke")
 
     monkeypatch.setattr(SqlQueue, "_insert", unconfirmed)
@@ -1153,16 +1157,16 @@ def test_p9_a_ticket_that_arrives_while_it_is_taken_back_is_nobodys(
 ) -> None:
     table = lake.table("shop.events")
     expect_others(lake)
-    insert, verdict = SqlQueue._insert, SqlQueue.verdict
+    insert, status = SqlQueue._insert, SqlQueue.status
     under_way = lose_tickets(monkeypatch)
 
     def late(*arguments: Any) -> Any:
         if under_way:
             insert(*under_way[0])
             under_way.clear()
-        return verdict(*arguments)
+        return status(*arguments)
 
-    monkeypatch.setattr(SqlQueue, "verdict", late)
+    monkeypatch.setattr(SqlQueue, "status", late)
     with pytest.raises(frazil.CatalogUnavailable, match="was not committed"):
         table.append(rows(1))
     monkeypatch.undo()

@@ -11,7 +11,7 @@ from frazil.errors import InvalidInput
 from frazil.model import Ident
 from frazil.verify.doctor import Finding, Report, examine
 from frazil.verify.doctor.judge import condense, judge_history, judge_repeat, judge_round, nobody_won
-from frazil.verify.doctor.model import Answer, Refused, Round, Sight, Ticket
+from frazil.verify.doctor.model import Answer, QueuedCommit, Refused, Round, Sight
 from frazil.verify.doctor.races import skew_ms
 from frazil.verify.doctor.surroundings import (
     catalog_names,
@@ -28,8 +28,8 @@ HEAD, HEAD_AT = 100, "m/100.json"
 DURABLE = {"synchronous_commit": "on", "fsync": "on", "full_page_writes": "on"}
 
 
-def ticket(snapshot_id: int, answer: Answer, expected: int | None = HEAD) -> Ticket:
-    return Ticket(snapshot_id, expected, snapshot_id, f"m/{snapshot_id}.json", answer)
+def ticket(snapshot_id: int, answer: Answer, expected: int | None = HEAD) -> QueuedCommit:
+    return QueuedCommit(snapshot_id, expected, snapshot_id, f"m/{snapshot_id}.json", answer)
 
 
 def sight(snapshot_id: int | None, worker: int = 0) -> Sight:
@@ -40,7 +40,7 @@ def won(snapshot_id: int) -> Committed:
     return Committed(f"m/{snapshot_id}.json")
 
 
-def played(*tickets: Ticket, after: tuple[int | None, ...], kind: str = "race") -> Round:
+def played(*tickets: QueuedCommit, after: tuple[int | None, ...], kind: str = "race") -> Round:
     return Round(1, kind, HEAD, HEAD_AT, tickets, tuple(sight(each, worker) for worker, each in enumerate(after)))
 
 

@@ -22,13 +22,13 @@ from typer.testing import CliRunner
 
 import frazil
 from frazil.catalog._queue_stats import LATELY_MS, QueueStats, queue_stats
-from frazil.catalog.base import CommitQueue, Settlement, Ticket
+from frazil.catalog.base import CommitQueue, QueuedCommit, QueueUpdate
 from frazil.catalog.sqlite import SqliteStore
 from frazil.cli._app import app
 from frazil.cli._target import Target
 from frazil.cli._top import picture, run, watched
-from frazil.commit.line import place_of
 from frazil.commit.loop import Phase
+from frazil.commit.queued_writer import place_of
 from frazil.errors import InvalidInput
 from frazil.model import Ident, Snapshot
 from frazil.runtime import SYSTEM, Runtime
@@ -86,16 +86,16 @@ def uuid_of(lake: frazil.Lake, name: str = "shop.events") -> str:
     return lake.catalog.load(Ident.parse(name)).metadata.uuid
 
 
-def ticket(lake: frazil.Lake, key: str) -> Ticket:
+def ticket(lake: frazil.Lake, key: str) -> QueuedCommit:
     """One that no combiner understands."""
     place = place_of(lake.catalog.name, Ident.parse("shop.events"), uuid_of(lake))
-    return Ticket(key, uuid_of(lake), f"commit-{key}", 99, b"?", place=place)
+    return QueuedCommit(key, uuid_of(lake), f"commit-{key}", 99, b"?", place=place)
 
 
 def give_back(lake: frazil.Lake, keys: list[str]) -> None:
     """As a swap does that leaves these to their writers."""
     store: Any = lake.catalog.store  # type: ignore[attr-defined]
-    store._engine.write(lambda db: store._tickets.settle(db, Settlement({}, tuple(keys))))
+    store._engine.write(lambda db: store._tickets.settle(db, QueueUpdate({}, tuple(keys))))
 
 
 class Writers:
@@ -104,7 +104,7 @@ class Writers:
     def __init__(self, lake: frazil.Lake) -> None:
         self._table = lake.table("shop.events")
         self._queued = threading.Semaphore(0)
-        turn = lake.catalog.try_turn(EVENTS)
+        turn = lake.catalog.try_commit_lock(EVENTS)
         assert turn is not None
         self._release = turn
         self.commits: list[frazil.Commit] = []
@@ -165,7 +165,7 @@ def test_tickets_are_counted_by_what_became_of_them(lake: frazil.Lake, onlooker:
     queue.put(replace(ticket(lake, "elsewhere"), table_uuid="another"), LONG)
     queue.withdraw("withdrawn")
     queue.withdraw("withdrawn too")
-    queue.keep_out("somebody who never came")
+    queue.fence("somebody who never came")
     give_back(lake, ["returned"])
     queue.tried(["waits", "waits too"])
     queue.tried(["waits", "returned"])

@@ -33,7 +33,7 @@ class OutcomeUnknown(Exception):
     """COMMIT was sent and no answer can be trusted."""
 
 
-class Bell(Protocol):
+class Notifier(Protocol):
     """How the writers of one database wake each other. Hints: none of these raises."""
 
     def address(self) -> str:
@@ -84,10 +84,10 @@ class Engine(Protocol):
     def write_value(self, sql: str, parameters: Sequence[Any]) -> Any:
         """The same, for a statement that returns one value; None: it has changed nothing."""
 
-    def try_turn(self, key: str) -> Callable[[], None] | None:
-        """As PointerStore.try_turn, for a table named by ``key``. May raise what the database or the disk raises."""
+    def try_commit_lock(self, key: str) -> Callable[[], None] | None:
+        """As PointerStore.try_commit_lock, for the table named by ``key``. May raise errors of the database or disk."""
 
-    def bell(self) -> Bell: ...
+    def bell(self) -> Notifier: ...
     def may_change(self, table: str) -> bool:
         """Whether this user may read, add, change and remove rows of the table."""
 

@@ -7,23 +7,32 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from frazil import _fork
-from frazil.catalog.base import Committed, Fate, Outcome, Settlement, Ticket, Unknown, Verdict, Waiting
+from frazil.catalog.base import (
+    Committed,
+    Outcome,
+    QueuedCommit,
+    QueueEntry,
+    QueueState,
+    QueueStatus,
+    QueueUpdate,
+    Unknown,
+)
 from frazil.runtime import SYSTEM, Runtime
 
 _PATIENCE_S = 30.0
 _MOST_SETTLED = 10_000
-_UNDECIDED = Verdict(Fate.WAITING)
+_UNDECIDED = QueueStatus(QueueState.WAITING)
 
 
 @dataclass(slots=True)
 class _Row:
-    ticket: Ticket
+    ticket: QueuedCommit
     since_ms: int
     deadline_ms: int
     tries: int = 0
     is_claimed: bool = False
     """Somebody is committing it right now: its fate is open until that one says."""
-    verdict: Verdict = _UNDECIDED
+    status: QueueStatus = _UNDECIDED
 
 
 class MemoryQueue:
@@ -38,13 +47,13 @@ class MemoryQueue:
         _fork.watch(self)
 
     @property
-    def is_crowded(self) -> bool:
+    def queue_not_empty(self) -> bool:
         with self._changed:
             return any(row.deadline_ms > self._runtime.now_ms() for row in self._open.values())
 
     # Writers
 
-    def put(self, ticket: Ticket, lives_ms: int) -> bool:
+    def put(self, ticket: QueuedCommit, lives_ms: int) -> bool:
         now = self._runtime.now_ms()
         with self._changed:
             has_company = any(row.ticket.key != ticket.key for row in self._waiting(ticket.place))
@@ -52,24 +61,24 @@ class MemoryQueue:
                 self._rows[ticket.key] = self._open[ticket.key] = _Row(ticket, now, now + lives_ms)
             return has_company
 
-    def verdict(self, key: str) -> Verdict | None:
+    def status(self, key: str) -> QueueStatus | None:
         with self._changed:
             row = self._rows.get(key)
-            return None if row is None else row.verdict
+            return None if row is None else row.status
 
-    def withdraw(self, key: str) -> Verdict | None:
+    def withdraw(self, key: str) -> QueueStatus | None:
         with self._changed:
             row = self._rows.get(key)
             if row is None:
                 return None
             # Whoever is committing it says soon what came of it.
             self._changed.wait_for(lambda: not row.is_claimed, _PATIENCE_S)
-            if row.verdict.fate is Fate.WAITING:
-                row.verdict = Verdict(Fate.UNKNOWN if row.is_claimed else Fate.WITHDRAWN)
+            if row.status.state is QueueState.WAITING:
+                row.status = QueueStatus(QueueState.UNKNOWN if row.is_claimed else QueueState.WITHDRAWN)
                 self._open.pop(key, None)
-            return row.verdict
+            return row.status
 
-    def keep_out(self, key: str) -> Verdict | None:
+    def fence(self, key: str) -> QueueStatus | None:
         # Nothing is ever on its way in here.
         return self.withdraw(key)
 
@@ -88,7 +97,7 @@ class MemoryQueue:
             return
         with self._changed:
             row = self._rows.get(key)
-            if row is not None and row.verdict.fate is Fate.WAITING:
+            if row is not None and row.status.state is QueueState.WAITING:
                 self._changed.wait(seconds)
 
     def wake(self, sleepers: Sequence[tuple[str, str]]) -> None:
@@ -98,22 +107,22 @@ class MemoryQueue:
 
     # Combiners
 
-    def waiting(self, place: str, most: int) -> list[Waiting]:
+    def waiting(self, place: str, most: int) -> list[QueueEntry]:
         now = self._runtime.now_ms()
         with self._changed:
             found = (row for row in self._waiting(place) if not row.ticket.is_reservation)
-            return [Waiting(row.ticket, now - row.since_ms, row.tries) for row in found][:most]
+            return [QueueEntry(row.ticket, now - row.since_ms, row.tries) for row in found][:most]
 
     def count(self, place: str) -> int:
         with self._changed:
             return sum(1 for row in self._waiting(place) if not row.ticket.is_reservation)
 
-    def first(self, place: str) -> Waiting | None:
+    def first(self, place: str) -> QueueEntry | None:
         now = self._runtime.now_ms()
         with self._changed:
             # The oldest of them comes first in either part: min() takes the first of equals.
             row = min(self._waiting(place), key=lambda each: not each.ticket.is_reservation, default=None)
-            return None if row is None else Waiting(row.ticket, now - row.since_ms, row.tries)
+            return None if row is None else QueueEntry(row.ticket, now - row.since_ms, row.tries)
 
     def _waiting(self, place: str) -> Iterable[_Row]:
         now = self._runtime.now_ms()
@@ -128,15 +137,18 @@ class MemoryQueue:
             for key in keys:
                 self._rows[key].tries += 1
 
-    def claim(self, settlement: Settlement) -> bool:
+    def claim(self, queue_update: QueueUpdate) -> bool:
         """False: one of the group does not wait any more, and none of it is claimed."""
         now = self._runtime.now_ms()
         with self._changed:
-            rows = [self._rows.get(key) for key in settlement.committed]
+            rows = [self._rows.get(key) for key in queue_update.committed]
             free = [
                 row
                 for row in rows
-                if row is not None and row.verdict.fate is Fate.WAITING and not row.is_claimed and row.deadline_ms > now
+                if row is not None
+                and row.status.state is QueueState.WAITING
+                and not row.is_claimed
+                and row.deadline_ms > now
             ]
             if len(free) < len(rows):
                 return False
@@ -144,24 +156,28 @@ class MemoryQueue:
                 row.is_claimed = True
             return True
 
-    def conclude(self, settlement: Settlement, outcome: Outcome) -> None:
+    def conclude(self, queue_update: QueueUpdate, outcome: Outcome) -> None:
         with self._changed:
             if isinstance(outcome, Committed):
-                self._decide({key: Verdict(Fate.COMMITTED, said) for key, said in settlement.committed.items()})
-                self._decide({key: Verdict(Fate.RETURNED) for key in settlement.returned})
+                self._decide(
+                    {key: QueueStatus(QueueState.COMMITTED, said) for key, said in queue_update.committed.items()}
+                )
+                self._decide({key: QueueStatus(QueueState.RETURNED) for key in queue_update.returned})
                 return
             if isinstance(outcome, Unknown):
-                self._decide({key: Verdict(Fate.UNKNOWN, said) for key, said in settlement.committed.items()})
-            for key in settlement.committed:
+                self._decide(
+                    {key: QueueStatus(QueueState.UNKNOWN, said) for key, said in queue_update.committed.items()}
+                )
+            for key in queue_update.committed:
                 self._rows[key].is_claimed = False
             self._changed.notify_all()
 
-    def _decide(self, verdicts: dict[str, Verdict]) -> None:
-        for key, verdict in verdicts.items():
+    def _decide(self, statuses: dict[str, QueueStatus]) -> None:
+        for key, status in statuses.items():
             row = self._rows[key]
             row.is_claimed = False
-            if row.verdict.fate is Fate.WAITING:
-                row.verdict = verdict
+            if row.status.state is QueueState.WAITING:
+                row.status = status
                 del self._open[key]
         self._forget()
         self._changed.notify_all()
@@ -169,7 +185,7 @@ class MemoryQueue:
     def _forget(self) -> None:
         while len(self._rows) > _MOST_SETTLED:
             oldest = next(iter(self._rows))
-            if self._rows[oldest].verdict.fate is Fate.WAITING:
+            if self._rows[oldest].status.state is QueueState.WAITING:
                 return
             del self._rows[oldest]
 

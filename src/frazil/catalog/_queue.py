@@ -8,7 +8,16 @@ from typing import Any, TypeVar
 import orjson
 
 from frazil.catalog._db import Db, DuplicateRow, Engine, LostRace, OutcomeUnknown
-from frazil.catalog.base import RESERVATION, CommitRecord, Fate, Outcome, Settlement, Ticket, Verdict, Waiting
+from frazil.catalog.base import (
+    RESERVATION,
+    CommitRecord,
+    Outcome,
+    QueuedCommit,
+    QueueEntry,
+    QueueState,
+    QueueStatus,
+    QueueUpdate,
+)
 from frazil.errors import CatalogUnavailable, CommitUnknown
 
 QUEUE = "frazil_queue"
@@ -30,7 +39,7 @@ _CLEAN_EVERY = 200
 _TRIES = 20
 
 
-class TicketsGone(Exception):
+class QueueConflict(Exception):
     """Somebody else decided about a ticket of the group. The transaction is to be rolled back."""
 
 
@@ -43,34 +52,34 @@ class SqlQueue:
         self._settled = 0
 
     @property
-    def is_crowded(self) -> str:
+    def queue_not_empty(self) -> str:
         """An SQL expression, true where tickets wait."""
         return f"EXISTS (SELECT 1 FROM {QUEUE} WHERE state = 0 AND deadline > {self._engine.clock()})"  # noqa: S608
 
     @property
     def join_committed(self) -> str:
         """Joins, as q, the ticket of a committed operation by its table and its commit id."""
-        return f" LEFT JOIN {QUEUE} AS q ON q.table_uuid = ? AND q.ticket = ? AND q.state = {int(Fate.COMMITTED)}"
+        return f" LEFT JOIN {QUEUE} AS q ON q.table_uuid = ? AND q.ticket = ? AND q.state = {int(QueueState.COMMITTED)}"
 
     # Writers
 
-    def put(self, ticket: Ticket, lives_ms: int) -> bool:
+    def put(self, ticket: QueuedCommit, lives_ms: int) -> bool:
         try:
-            return self._insert(ticket, Fate.WAITING, lives_ms)
+            return self._insert(ticket, QueueState.WAITING, lives_ms)
         except OutcomeUnknown as unknown:
             # It may be there, or still arrive: what is put under the same key first keeps it out for good. Where it is
             # there, somebody may have committed it already, which its writer is to find out from the ticket (rule P9).
-            verdict = self._fenced(ticket)
-            if verdict is None or verdict.fate is Fate.WITHDRAWN:
+            status = self._fenced(ticket)
+            if status is None or status.state is QueueState.WITHDRAWN:
                 raise CatalogUnavailable(
                     "The queue of the catalog did not answer", evidence=str(unknown), advice="Call again"
                 ) from unknown
             return False
 
-    def _fenced(self, ticket: Ticket) -> Verdict | None:
+    def _fenced(self, ticket: QueuedCommit) -> QueueStatus | None:
         try:
-            self._insert(ticket, Fate.WITHDRAWN, 0)
-            return self.verdict(ticket.key)
+            self._insert(ticket, QueueState.WITHDRAWN, 0)
+            return self.status(ticket.key)
         except (OutcomeUnknown, CatalogUnavailable) as error:
             raise CommitUnknown(
                 "Nobody can say whether the operation reached the queue of the catalog",
@@ -78,7 +87,7 @@ class SqlQueue:
                 evidence=str(error),
             ) from error
 
-    def _insert(self, ticket: Ticket, fate: Fate, lives_ms: int) -> bool:
+    def _insert(self, ticket: QueuedCommit, state: QueueState, lives_ms: int) -> bool:
         clock = self._engine.clock()
         sql = (
             f"INSERT INTO {QUEUE} (ticket, place, table_uuid, commit_id, version, state, enqueued_at, deadline, tries, "  # noqa: S608
@@ -88,21 +97,21 @@ class SqlQueue:
             "AND o.ticket <> ?)"
         )
         whose = (ticket.key, ticket.place, ticket.table_uuid, ticket.commit_id, ticket.version)
-        values = (*whose, int(fate), lives_ms, ticket.wake, ticket.body, b"", ticket.place, ticket.key)
+        values = (*whose, int(state), lives_ms, ticket.wake, ticket.body, b"", ticket.place, ticket.key)
         return bool(self._repeated(lambda: self._engine.write_value(sql, values)))
 
-    def verdict(self, key: str) -> Verdict | None:
+    def status(self, key: str) -> QueueStatus | None:
         if (news := self._bell.news(key)) is not None:
-            return Verdict(Fate.COMMITTED, news)
+            return QueueStatus(QueueState.COMMITTED, news)
         sql = f"SELECT state, outcome FROM {QUEUE} WHERE ticket = ?"  # noqa: S608
         row = self._engine.read(lambda db: db.execute(sql, (key,)).fetchone())
-        return None if row is None else Verdict(Fate(row[0]), bytes(row[1]))
+        return None if row is None else QueueStatus(QueueState(row[0]), bytes(row[1]))
 
-    def withdraw(self, key: str) -> Verdict | None:
+    def withdraw(self, key: str) -> QueueStatus | None:
         sql = f"UPDATE {QUEUE} SET state = ? WHERE ticket = ? AND state = ?"  # noqa: S608
-        return self._taken_back(key, sql, (int(Fate.WITHDRAWN), key, int(Fate.WAITING)))
+        return self._taken_back(key, sql, (int(QueueState.WITHDRAWN), key, int(QueueState.WAITING)))
 
-    def keep_out(self, key: str) -> Verdict | None:
+    def fence(self, key: str) -> QueueStatus | None:
         clock, empty = self._engine.clock(), self._engine.no_bytes
         # One that is still on its way finds its place taken when it comes.
         sql = (
@@ -110,14 +119,14 @@ class SqlQueue:
             f"wake, body, outcome) VALUES (?, '', '', '', 0, ?, {clock}, {clock}, 0, '', {empty}, {empty}) "
             f"ON CONFLICT (ticket) DO UPDATE SET state = excluded.state WHERE {QUEUE}.state = ?"
         )
-        return self._taken_back(key, sql, (key, int(Fate.WITHDRAWN), int(Fate.WAITING)))
+        return self._taken_back(key, sql, (key, int(QueueState.WITHDRAWN), int(QueueState.WAITING)))
 
-    def _taken_back(self, key: str, sql: str, values: Sequence[Any]) -> Verdict | None:
+    def _taken_back(self, key: str, sql: str, values: Sequence[Any]) -> QueueStatus | None:
         for _ in range(_TRIES):
             try:
                 # Durable, unlike the rest: its files are deleted next, so no crash of the database may undo it.
                 self._engine.write(lambda db: db.execute(sql, values).rowcount)
-                return self.verdict(key)
+                return self.status(key)
             except (LostRace, OutcomeUnknown):
                 # Asked again, it is the same; what the row says afterwards is the truth either way.
                 continue
@@ -125,7 +134,7 @@ class SqlQueue:
 
     def extend(self, key: str, lives_ms: int) -> None:
         sql = f"UPDATE {QUEUE} SET deadline = {self._engine.clock()} + ? WHERE ticket = ? AND state = ?"  # noqa: S608
-        self._change_or_unavailable(sql, (lives_ms, key, int(Fate.WAITING)))
+        self._change_or_unavailable(sql, (lives_ms, key, int(QueueState.WAITING)))
 
     def address(self) -> str:
         return self._bell.address()
@@ -138,7 +147,7 @@ class SqlQueue:
 
     # Combiners
 
-    def waiting(self, place: str, most: int) -> list[Waiting]:
+    def waiting(self, place: str, most: int) -> list[QueueEntry]:
         clock = self._engine.clock()
         sql = (
             f"SELECT ticket, table_uuid, commit_id, version, body, wake, {clock} - enqueued_at, tries FROM {QUEUE} "  # noqa: S608
@@ -147,7 +156,7 @@ class SqlQueue:
         )
         rows = self._engine.read(lambda db: db.execute(sql, (place, most)).fetchall())
         return [
-            Waiting(Ticket(key, table_uuid, commit_id, version, bytes(body), wake, place), int(age), tries)
+            QueueEntry(QueuedCommit(key, table_uuid, commit_id, version, bytes(body), wake, place), int(age), tries)
             for key, table_uuid, commit_id, version, body, wake, age, tries in rows
         ]
 
@@ -155,7 +164,7 @@ class SqlQueue:
         sql = f"SELECT count(*) FROM {QUEUE} WHERE place = ? AND state = 0 AND version <> {RESERVATION}"  # noqa: S608
         return int(self._engine.read(lambda db: db.execute(sql, (place,)).fetchone())[0])
 
-    def first(self, place: str) -> Waiting | None:
+    def first(self, place: str) -> QueueEntry | None:
         clock = self._engine.clock()
         sql = (
             f"SELECT ticket, table_uuid, commit_id, version, wake, {clock} - enqueued_at, tries FROM {QUEUE} "  # noqa: S608
@@ -166,46 +175,47 @@ class SqlQueue:
         if row is None:
             return None
         key, table_uuid, commit_id, version, wake, age, tries = row
-        return Waiting(Ticket(key, table_uuid, commit_id, version, b"", wake, place), int(age), tries)
+        return QueueEntry(QueuedCommit(key, table_uuid, commit_id, version, b"", wake, place), int(age), tries)
 
     def tried(self, keys: Sequence[str]) -> None:
         sql = f"UPDATE {QUEUE} SET tries = tries + 1 WHERE ticket IN ({_marks(keys)})"  # noqa: S608
         self._change_or_unavailable(sql, tuple(keys))
 
-    def claim(self, settlement: Settlement) -> bool:  # noqa: ARG002 - the swap's transaction decides
+    def claim(self, queue_update: QueueUpdate) -> bool:  # noqa: ARG002 - the swap's transaction decides
         return True
 
-    def conclude(self, settlement: Settlement, outcome: Outcome) -> None:
+    def conclude(self, queue_update: QueueUpdate, outcome: Outcome) -> None:
         """The swap's transaction has done it all."""
 
-    def settle(self, db: Db, settlement: Settlement) -> None:
-        """Part of a swap's transaction. Raises TicketsGone when one of the group is not waiting any more (rule P1)."""
-        if settlement.committed and self._committed(db, settlement.committed) != len(settlement.committed):
-            raise TicketsGone
-        if settlement.returned:
-            sql = f"UPDATE {QUEUE} SET state = ? WHERE ticket IN ({_marks(settlement.returned)}) AND state = 0"  # noqa: S608
-            db.execute(sql, (int(Fate.RETURNED), *settlement.returned))
+    def settle(self, db: Db, queue_update: QueueUpdate) -> None:
+        """Part of a swap's transaction. Raises QueueConflict if a commit of the group no longer waits (rule P1)."""
+        if queue_update.committed and self._committed(db, queue_update.committed) != len(queue_update.committed):
+            raise QueueConflict
+        if queue_update.returned:
+            sql = f"UPDATE {QUEUE} SET state = ? WHERE ticket IN ({_marks(queue_update.returned)}) AND state = 0"  # noqa: S608
+            db.execute(sql, (int(QueueState.RETURNED), *queue_update.returned))
         self._settled += 1
         if self._settled % _CLEAN_EVERY == 0:
             self._forget_old(db)
-        self._bell.ring_at_commit(db, settlement.wake, settlement.committed)
+        self._bell.ring_at_commit(db, queue_update.wake, queue_update.committed)
 
-    def settled(self, settlement: Settlement) -> None:
+    def settled(self, queue_update: QueueUpdate) -> None:
         """After its commit."""
-        self._bell.committed(settlement.wake)
+        self._bell.committed(queue_update.wake)
 
     def _committed(self, db: Db, outcomes: Mapping[str, bytes]) -> int:
         values = ", ".join([f"(?, {self._engine.bytes_value})"] * len(outcomes))
-        # Both databases call the columns so. (A common table expression would name them, and hide the count in SQLite.)
+        # Both databases name the columns so. (A common table expression could name them, but hides SQLite's row count.)
         sql = (
-            f"UPDATE {QUEUE} SET state = {int(Fate.COMMITTED)}, outcome = column2, body = {self._engine.no_bytes} "  # noqa: S608
+            f"UPDATE {QUEUE} SET state = {int(QueueState.COMMITTED)}, outcome = column2, "  # noqa: S608
+            f"body = {self._engine.no_bytes} "
             f"FROM (VALUES {values}) AS told "
             f"WHERE ticket = column1 AND state = 0 AND deadline > {self._engine.clock()}"
         )
         return db.execute(sql, [value for pair in outcomes.items() for value in pair]).rowcount
 
     def _forget_old(self, db: Db) -> None:
-        # Waiting ones, too: nobody commits a ticket after its deadline, and its writer gave up long ago.
+        # QueueEntry ones, too: nobody commits a ticket after its deadline, and its writer gave up long ago.
         for waiting in ("state <> 0", "state = 0"):
             sql = f"DELETE FROM {QUEUE} WHERE {waiting} AND deadline < {self._engine.clock()} - ?"  # noqa: S608
             db.execute(sql, (KEPT_MS,))

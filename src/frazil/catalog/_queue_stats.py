@@ -9,11 +9,11 @@ from typing import Any
 from frazil.catalog._db import Db
 from frazil.catalog._queue import QUEUE
 from frazil.catalog._sql import SqlStore
-from frazil.catalog.base import Fate
+from frazil.catalog.base import QueueState
 from frazil.errors import PermissionDenied
 
 LATELY_MS = 60_000
-_IS_WAITING = f"state = {int(Fate.WAITING)} AND deadline > now_ms"
+_IS_WAITING = f"state = {int(QueueState.WAITING)} AND deadline > now_ms"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +43,11 @@ def queue_stats(store: SqlStore) -> Mapping[str, QueueStats] | None:
     sql = (
         f"SELECT table_uuid, count(*) FILTER (WHERE {_IS_WAITING}), "  # noqa: S608
         f"max(now_ms - enqueued_at) FILTER (WHERE {_IS_WAITING}), "
-        f"count(*) FILTER (WHERE state = {int(Fate.RETURNED)}), count(*) FILTER (WHERE state = {int(Fate.WITHDRAWN)}), "
+        f"count(*) FILTER (WHERE state = {int(QueueState.RETURNED)}), "
+        f"count(*) FILTER (WHERE state = {int(QueueState.WITHDRAWN)}), "
         f"sum(tries) FROM {QUEUE} CROSS JOIN (SELECT {engine.clock()} AS now_ms) AS clock "
-        f"WHERE ({_IS_WAITING}) OR (state <> {int(Fate.WAITING)} AND enqueued_at > now_ms - ?) GROUP BY table_uuid"
+        f"WHERE ({_IS_WAITING}) OR (state <> {int(QueueState.WAITING)} AND enqueued_at > now_ms - ?) "
+        "GROUP BY table_uuid"
     )
 
     def work(db: Db) -> list[Any] | None:

@@ -15,7 +15,7 @@ import orjson
 from frazil.catalog._db import Db, DuplicateRow, Engine, LostRace, OutcomeUnknown, Rows
 from frazil.catalog._queue import CREATE as CREATE_QUEUE
 from frazil.catalog._queue import INDEXES as QUEUE_INDEXES
-from frazil.catalog._queue import QUEUE, SqlQueue, TicketsGone, record_of
+from frazil.catalog._queue import QUEUE, QueueConflict, SqlQueue, record_of
 from frazil.catalog._refusals import (
     namespace_exists,
     namespace_not_empty,
@@ -29,10 +29,10 @@ from frazil.catalog.base import (
     CommitQueue,
     CommitRecord,
     Committed,
-    Dropped,
+    DroppedManifestLists,
     Outcome,
     Pointer,
-    Settlement,
+    QueueUpdate,
     Stale,
     Unknown,
 )
@@ -101,11 +101,11 @@ class _Swap:
     row: tuple[Any, ...] | None
     """The commit's own record."""
     changes: Sequence[ChangeRecord]
-    settlement: Settlement | None
-    dropped: Dropped | None
+    queue_update: QueueUpdate | None
+    dropped: DroppedManifestLists | None
 
 
-def _no_turn() -> None:
+def _no_lock() -> None:
     """Given back when turns cannot be had: nobody waits for what is only a hint."""
 
 
@@ -129,11 +129,11 @@ class SqlStore:
         self.queue: CommitQueue | None = self._tickets
         self.name = name if name is not None else _adopted_name(engine, shown)
 
-    def try_turn(self, ident: Ident) -> Callable[[], None] | None:
+    def try_commit_lock(self, ident: Ident) -> Callable[[], None] | None:
         try:
-            return self._engine.try_turn("\x1f".join(self._key(ident)))
+            return self._engine.try_commit_lock("\x1f".join(self._key(ident)))
         except (FrazilError, OSError):
-            return _no_turn
+            return _no_lock
 
     # The pointer
 
@@ -142,16 +142,16 @@ class SqlStore:
             f"SELECT t.metadata_location, {self._engine.clock()}, {self._engine.on_standby}, {self._crowded()} "  # noqa: S608
             f"FROM (SELECT 1 AS one) AS o LEFT JOIN {TABLES} AS t ON {_ROW}{self._is_table}"
         )
-        location, now_ms, standby, is_crowded = self._engine.read(
+        location, now_ms, standby, queue_not_empty = self._engine.read(
             lambda db: db.execute(sql, self._key(ident)).fetchone()
         )
         self._check_primary(standby)
         if location is None:
             raise no_such_table(ident)
-        return Pointer(location, int(now_ms), bool(is_crowded))
+        return Pointer(location, int(now_ms), bool(queue_not_empty))
 
     def _crowded(self) -> str:
-        return "0" if self._tickets is None else self._tickets.is_crowded
+        return "0" if self._tickets is None else self._tickets.queue_not_empty
 
     def swap(
         self,
@@ -160,13 +160,13 @@ class SqlStore:
         new: str,
         record: CommitRecord | None,
         changes: Sequence[ChangeRecord] = (),
-        settlement: Settlement | None = None,
-        dropped: Dropped | None = None,
+        queue_update: QueueUpdate | None = None,
+        dropped: DroppedManifestLists | None = None,
     ) -> Outcome:
         self._check_writable()
         kept = changes if self._keeps_changes else ()
         row = None if record is None else _record_row(record)
-        swap = _Swap(ident, expected, new, row, kept, settlement, dropped if self._keeps_dropped else None)
+        swap = _Swap(ident, expected, new, row, kept, queue_update, dropped if self._keeps_dropped else None)
         try:
             return self._send(swap)
         except _ChangesRefused:
@@ -179,12 +179,12 @@ class SqlStore:
             outcome = self._engine.write(
                 lambda db: self._swap(db, swap), keep=lambda outcome: isinstance(outcome, Committed)
             )
-        except (DuplicateRow, LostRace, TicketsGone):
+        except (DuplicateRow, LostRace, QueueConflict):
             return Stale(self._engine.read(lambda db: self._location(db, swap.ident)))
         except OutcomeUnknown as unknown:
             return Unknown(str(unknown))
-        if swap.settlement is not None and self._tickets is not None:
-            self._tickets.settled(swap.settlement)
+        if swap.queue_update is not None and self._tickets is not None:
+            self._tickets.settled(swap.queue_update)
         return outcome
 
     def _swap(self, db: Db, swap: _Swap) -> Committed | Stale:
@@ -196,10 +196,10 @@ class SqlStore:
         if db.execute(sql, (new, expected, *self._key(ident), expected)).rowcount == 1:
             if row is not None:
                 self._insert_record(db, row)
-            if swap.settlement is not None and self._tickets is not None:
-                for each in swap.settlement.records:
+            if swap.queue_update is not None and self._tickets is not None:
+                for each in swap.queue_update.records:
                     self._insert_record(db, _record_row(each))
-                self._tickets.settle(db, swap.settlement)
+                self._tickets.settle(db, swap.queue_update)
             if swap.dropped is not None:
                 self._insert_dropped(db, swap.dropped)
             if swap.changes:
@@ -312,7 +312,7 @@ class SqlStore:
         sql = f"SELECT snapshot_id FROM {PINS} WHERE table_uuid = ? AND deadline > {self._engine.clock()}"  # noqa: S608
         return frozenset(row[0] for row in self._engine.read(lambda db: db.execute(sql, (table_uuid,)).fetchall()))
 
-    def _insert_dropped(self, db: Db, dropped: Dropped) -> None:
+    def _insert_dropped(self, db: Db, dropped: DroppedManifestLists) -> None:
         rows = ", ".join([f"(?, ?, {self._engine.clock()})"] * len(dropped.manifest_lists))
         db.execute(
             f"INSERT INTO {DROPPED} (table_uuid, manifest_list, dropped_at) VALUES {rows} ON CONFLICT DO NOTHING",  # noqa: S608

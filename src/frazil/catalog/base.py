@@ -69,7 +69,7 @@ class ChangeRecord:
     body: bytes
 
 
-class Fate(enum.IntEnum):
+class QueueState(enum.IntEnum):
     """What became of a ticket. It leaves WAITING exactly once (rule P1)."""
 
     WAITING = 0
@@ -86,7 +86,7 @@ RESERVATION = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Ticket:
+class QueuedCommit:
     """An operation in a table's queue: the permit for whoever combines to commit it.
 
     Put there only when every file that it names is closed and durable.
@@ -110,29 +110,29 @@ class Ticket:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class QueueEntry:
     """A ticket as a combiner finds it."""
 
-    ticket: Ticket
+    ticket: QueuedCommit
     age_ms: int
     tries: int
     """How often somebody has begun to commit it when it was old already; how often the turn was left to it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class QueueStatus:
     """A ticket's fate, with what its writer is told."""
 
-    fate: Fate
+    state: QueueState
     outcome: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
-class Settlement:
+class QueueUpdate:
     """What a swap decides about tickets, in its own transaction: all of it, or nothing (rule P1)."""
 
     committed: Mapping[str, bytes]
-    """Ticket → what its writer is told."""
+    """QueuedCommit → what its writer is told."""
     returned: tuple[str, ...] = ()
     records: tuple[CommitRecord, ...] = ()
     """The commit ids of those who chose theirs."""
@@ -141,7 +141,7 @@ class Settlement:
 
 
 @dataclass(frozen=True, slots=True)
-class Dropped:
+class DroppedManifestLists:
     """Manifest lists whose snapshots went with a commit: kept for those who remove files (rule P18)."""
 
     table_uuid: str
@@ -153,7 +153,7 @@ class Pointer:
     location: str
     now_ms: int
     """The referee's own clock (the host's where it has none)."""
-    is_crowded: bool = False
+    queue_not_empty: bool = False
     """Tickets wait in the catalog's queue, be it for this table or another."""
 
 
@@ -164,7 +164,7 @@ class Head:
     location: str
     metadata: TableMetadata
     now_ms: int
-    is_crowded: bool = False
+    queue_not_empty: bool = False
     """As the pointer's."""
 
 
@@ -177,9 +177,9 @@ class Proposal:
     record: CommitRecord | None = None
     changes: tuple[ChangeRecord, ...] = ()
     """What the new snapshots do, for catalogs that keep it."""
-    settlement: Settlement | None = None
+    queue_update: QueueUpdate | None = None
     """Tickets of others that are committed with it."""
-    dropped: Dropped | None = None
+    dropped: DroppedManifestLists | None = None
     """What no snapshot names any more."""
 
 
@@ -210,37 +210,37 @@ class Capabilities:
 class CommitQueue(Protocol):
     """Tickets of one catalog's tables. For speed alone: without it writers race on the swap (rules P1 to P4)."""
 
-    def put(self, ticket: Ticket, lives_ms: int) -> bool:
+    def put(self, ticket: QueuedCommit, lives_ms: int) -> bool:
         """Add a ticket that expires after so long by the catalog's clock. True: others of its place wait already.
 
         Raises CommitUnknown when nobody can say whether it is there; any other error says that it is not and will not.
         """
 
-    def waiting(self, place: str, most: int) -> list[Waiting]:
+    def waiting(self, place: str, most: int) -> list[QueueEntry]:
         """The oldest tickets that wait and have not expired, the oldest first. Without reservations."""
 
     def count(self, place: str) -> int:
         """How many wait, without reservations."""
 
-    def first(self, place: str) -> Waiting | None:
+    def first(self, place: str) -> QueueEntry | None:
         """Who is to have the turn next: the oldest reservation, or else the oldest ticket. Its body is left out."""
 
     def tried(self, keys: Sequence[str]) -> None:
         """Count one more try for each of these."""
 
-    def claim(self, settlement: Settlement) -> bool:
+    def claim(self, queue_update: QueueUpdate) -> bool:
         """Before the swap is sent. False: one of the group does not wait any more, where the swap would not see it."""
 
-    def conclude(self, settlement: Settlement, outcome: Outcome) -> None:
+    def conclude(self, queue_update: QueueUpdate, outcome: Outcome) -> None:
         """After the swap, whatever came of it, where its own transaction has not settled everything."""
 
-    def verdict(self, key: str) -> Verdict | None:
+    def status(self, key: str) -> QueueStatus | None:
         """What became of a ticket; None: there is no such ticket, and nobody can say."""
 
-    def withdraw(self, key: str) -> Verdict | None:
+    def withdraw(self, key: str) -> QueueStatus | None:
         """Take a ticket back. WITHDRAWN: it will never be committed; otherwise what became of it before."""
 
-    def keep_out(self, key: str) -> Verdict | None:
+    def fence(self, key: str) -> QueueStatus | None:
         """Take somebody's ticket back, though it may not have arrived yet: nobody commits it from now on."""
 
     def extend(self, key: str, lives_ms: int) -> None:
@@ -276,8 +276,8 @@ class PointerStore(Protocol):
         new: str,
         record: CommitRecord | None,
         changes: Sequence[ChangeRecord] = (),
-        settlement: Settlement | None = None,
-        dropped: Dropped | None = None,
+        queue_update: QueueUpdate | None = None,
+        dropped: DroppedManifestLists | None = None,
     ) -> Outcome:
         """Set ``new`` where ``expected`` stands, with all the rest in the same transaction (rules P1 and P5).
 
@@ -331,7 +331,7 @@ class PointerStore(Protocol):
     def drop_namespace(self, namespace: tuple[str, ...]) -> None:
         """Raises NoSuchNamespace, NamespaceNotEmpty."""
 
-    def try_turn(self, ident: Ident) -> Callable[[], None] | None:
+    def try_commit_lock(self, ident: Ident) -> Callable[[], None] | None:
         """Take the table's turn without waiting, and return what gives it back; None: another writer has it.
 
         A hint (rule P2): it never raises, and nothing but speed may depend on it.
@@ -350,8 +350,8 @@ class Catalog(Protocol):
     def queue(self) -> CommitQueue | None:
         """Where writers of this catalog wait to be committed together; None: each commits alone."""
 
-    def try_turn(self, ident: Ident) -> Callable[[], None] | None:
-        """As PointerStore.try_turn."""
+    def try_commit_lock(self, ident: Ident) -> Callable[[], None] | None:
+        """As PointerStore.try_commit_lock."""
 
     def load(self, ident: Ident) -> Head:
         """Raises NoSuchTable, CatalogUnavailable, CorruptMetadata."""
@@ -365,7 +365,7 @@ class Catalog(Protocol):
         Raises only when it certainly was not sent (CatalogUnavailable) or was refused outright.
         """
 
-    def turn(self, ident: Ident, patience_s: float) -> AbstractContextManager[None]:
+    def commit_lock(self, ident: Ident, patience_s: float) -> AbstractContextManager[None]:
         """Wait, for ``patience_s`` at most, until others who take turns are not committing to this table.
 
         Only a hint that saves lost races: whoever does not take turns may commit at any moment all the same.

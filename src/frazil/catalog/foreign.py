@@ -167,11 +167,11 @@ class ForeignCatalog:
             return self._found_out(prepared, failure(error, self._wording, prepared.ident), error)
         return Committed(response.metadata_location)
 
-    def try_turn(self, ident: Ident) -> Callable[[], None] | None:
+    def try_commit_lock(self, ident: Ident) -> Callable[[], None] | None:
         turn = self._turns.setdefault(ident, threading.Lock())
         return turn.release if turn.acquire(blocking=False) else None
 
-    def turn(self, ident: Ident, patience_s: float) -> contextlib.AbstractContextManager[None]:  # noqa: ARG002
+    def commit_lock(self, ident: Ident, patience_s: float) -> contextlib.AbstractContextManager[None]:  # noqa: ARG002
         """Nobody to take turns with: the catalog's other clients are unknown."""
         return contextlib.nullcontext()
 

@@ -22,10 +22,10 @@ from frazil.catalog.base import (
     ChangeRecord,
     CommitRecord,
     Committed,
-    Dropped,
+    DroppedManifestLists,
     Outcome,
     Pointer,
-    Settlement,
+    QueueUpdate,
     Stale,
 )
 from frazil.errors import Unsupported
@@ -60,13 +60,13 @@ class MemoryStore:
         view.queue = None
         return view
 
-    def try_turn(self, ident: Ident) -> Callable[[], None] | None:
+    def try_commit_lock(self, ident: Ident) -> Callable[[], None] | None:
         turn = self._turns.setdefault(ident, threading.Lock())
         return turn.release if turn.acquire(blocking=False) else None
 
     def read(self, ident: Ident) -> Pointer:
         with self._reading():
-            crowded = self.queue is not None and self.queue.is_crowded
+            crowded = self.queue is not None and self.queue.queue_not_empty
             return Pointer(self._location(ident), self._runtime.now_ms(), crowded)
 
     def swap(
@@ -76,10 +76,10 @@ class MemoryStore:
         new: str,
         record: CommitRecord | None,
         changes: Sequence[ChangeRecord] = (),
-        settlement: Settlement | None = None,
-        dropped: Dropped | None = None,
+        queue_update: QueueUpdate | None = None,
+        dropped: DroppedManifestLists | None = None,
     ) -> Outcome:
-        records = [*([] if record is None else [record]), *(settlement.records if settlement else ())]
+        records = [*([] if record is None else [record]), *(queue_update.records if queue_update else ())]
         with self._writing():
             actual = self._locations.get(ident)
             if actual == new and actual != expected:

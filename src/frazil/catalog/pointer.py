@@ -56,7 +56,7 @@ class PointerCatalog:
         for _ in range(_LOOKS):
             try:
                 metadata = self._metadata(pointer.location, ident)
-                return Head(pointer.location, metadata, pointer.now_ms, pointer.is_crowded)
+                return Head(pointer.location, metadata, pointer.now_ms, pointer.queue_not_empty)
             except CorruptMetadata:
                 # Was the file cleaned up because the table moved on, or was dropped, between the two reads?
                 latest = self.store.read(ident)
@@ -80,30 +80,30 @@ class PointerCatalog:
             prepared.location,
             proposal.record,
             proposal.changes,
-            proposal.settlement,
+            proposal.queue_update,
             proposal.dropped,
         )
         if isinstance(outcome, Committed):
             self._storage.parsed.put(prepared.location, prepared.metadata, prepared.metadata.size)
         return outcome
 
-    def try_turn(self, ident: Ident) -> Callable[[], None] | None:
-        return self.store.try_turn(ident)
+    def try_commit_lock(self, ident: Ident) -> Callable[[], None] | None:
+        return self.store.try_commit_lock(ident)
 
     @contextlib.contextmanager
-    def turn(self, ident: Ident, patience_s: float) -> Iterator[None]:
-        release = self._turn_taken(ident, patience_s)
+    def commit_lock(self, ident: Ident, patience_s: float) -> Iterator[None]:
+        release = self._commit_lock_taken(ident, patience_s)
         try:
             yield
         finally:
             if release is not None:
                 release()
 
-    def _turn_taken(self, ident: Ident, patience_s: float) -> Callable[[], None] | None:
+    def _commit_lock_taken(self, ident: Ident, patience_s: float) -> Callable[[], None] | None:
         """Wait for the turn while the table moves on, and a second longer (rule P3); then go without."""
         seen, since = "", self._runtime.monotonic()
         end = since + patience_s
-        while (release := self.store.try_turn(ident)) is None:
+        while (release := self.store.try_commit_lock(ident)) is None:
             now = self._runtime.monotonic()
             if now > end:
                 return None

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 from frazil import _fork
-from frazil.catalog._bells import Session
-from frazil.catalog._db import Bell, Db, DuplicateRow, LostRace, OutcomeUnknown, Rows
+from frazil.catalog._db import Db, DuplicateRow, LostRace, Notifier, OutcomeUnknown, Rows
+from frazil.catalog._notify import Session
 from frazil.catalog._queue import QUEUE
 from frazil.catalog._sql import SqlStore
 from frazil.catalog._uri import mask_uri
@@ -186,10 +186,10 @@ class _PostgresEngine:
                 f"No connection to {self.shown} became free within {CONNECT_SECONDS} seconds", advice="Call again"
             ) from error
 
-    def bell(self) -> Bell:
+    def bell(self) -> Notifier:
         return self._session
 
-    def try_turn(self, key: str) -> Callable[[], None] | None:
+    def try_commit_lock(self, key: str) -> Callable[[], None] | None:
         with self._translated():
             return self._session.try_lock(key) if self._session.is_possible else self._lease(key)
 

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 from frazil import _fork
-from frazil.catalog._bells import SocketBell
-from frazil.catalog._db import Bell, Db, DuplicateRow, LostRace, OutcomeUnknown
+from frazil.catalog._db import Db, DuplicateRow, LostRace, Notifier, OutcomeUnknown
+from frazil.catalog._notify import SocketNotifier
 from frazil.catalog._sql import SqlStore
 from frazil.errors import (
     CatalogUnavailable,
@@ -82,18 +82,18 @@ class _SqliteEngine:
         self.clock: Callable[[], str] = lambda: str(runtime.now_ms())
         self._connections = _Connections(self._open)
         _fork.watch(self._connections)
-        self._bell = SocketBell(runtime)
+        self._bell = SocketNotifier(runtime)
         self._turns = _Turns(f"{path}-turns")
         _fork.watch(self._turns)
 
-    def try_turn(self, key: str) -> Callable[[], None] | None:
+    def try_commit_lock(self, key: str) -> Callable[[], None] | None:
         return self._turns.take(key)
 
     def read(self, work: Callable[[Db], T]) -> T:
         with self._translated(), self._connections.use() as db:
             return work(db)
 
-    def bell(self) -> Bell:
+    def bell(self) -> Notifier:
         return self._bell
 
     def write(self, work: Callable[[Db], T], keep: Callable[[T], bool] | None = None, *, durable: bool = True) -> T:

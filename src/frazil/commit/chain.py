@@ -12,22 +12,24 @@ from typing import Protocol
 
 import orjson
 
-from frazil.catalog.base import Catalog, ChangeRecord, CommitRecord, Dropped, Head, Proposal, Settlement
+from frazil.catalog.base import Catalog, ChangeRecord, CommitRecord, DroppedManifestLists, Head, Proposal, QueueUpdate
 from frazil.catalog.records import COMMIT_DIGEST
 from frazil.commit import summaries
-from frazil.commit.carry import Carried
 from frazil.commit.checks import Check
 from frazil.commit.conflicts import head_conflicts, row_conflicts
+from frazil.commit.delegation import delegable
 from frazil.commit.history import History, history
+from frazil.commit.inspection import FullInspector, NeedsFileAccess
 from frazil.commit.intents import IntentConflict
-from frazil.commit.look import Looking, NeedsLook
 from frazil.commit.manifests import FilesMissing, OperationManifests, missing_files
 from frazil.commit.metadata_changes import metadata_change, removing
 from frazil.commit.operations import Bundle, MetadataChange, Operation, Write
-from frazil.commit.rebase import (
+from frazil.commit.rebase import Rebased
+from frazil.commit.retention import gone_with_a_commit
+from frazil.commit.snapshot_layout import (
     Effect,
     Json,
-    Place,
+    SnapshotPosition,
     add_snapshot,
     change_of,
     distinct,
@@ -35,8 +37,6 @@ from frazil.commit.rebase import (
     snapshot_json,
     write_requirements,
 )
-from frazil.commit.retention import gone_with_a_commit
-from frazil.commit.tickets import travels
 from frazil.errors import CommitFailed, CorruptMetadata, Unsupported
 from frazil.format.metadata import MAIN, TableMetadata
 from frazil.format.properties import ORPHAN_GRACE
@@ -70,17 +70,17 @@ class Draft:
     """Those of ``written`` that nobody needs once it has landed."""
     is_shared: bool = False
     """Others' rows are in the same snapshot."""
-    boarded: Boarded | None = None
-    dropped: Dropped | None = None
+    boarded: GroupResult | None = None
+    dropped: DroppedManifestLists | None = None
     merge_due: str | None = None
     """The branch whose manifests are to be merged, once this has landed."""
 
-    def proposal(self, record: CommitRecord | None, settlement: Settlement | None = None) -> Proposal:
-        return Proposal(self.updates, self.requirements, record, self.changes, settlement, self.dropped)
+    def proposal(self, record: CommitRecord | None, queue_update: QueueUpdate | None = None) -> Proposal:
+        return Proposal(self.updates, self.requirements, record, self.changes, queue_update, self.dropped)
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class TicketOutcome:
     """What the writer of a ticket is told when it is committed."""
 
     snapshot_id: int | None
@@ -96,25 +96,25 @@ class Told:
         return orjson.dumps((*about, self.group_size))
 
     @staticmethod
-    def decode(body: bytes) -> Told:
-        return Told(*orjson.loads(body))
+    def decode(body: bytes) -> TicketOutcome:
+        return TicketOutcome(*orjson.loads(body))
 
 
 @dataclass(frozen=True, slots=True)
-class Boarded:
+class GroupResult:
     """Others' operations that are committed with one's own."""
 
-    outcomes: Mapping[str, Told]
+    outcomes: Mapping[str, TicketOutcome]
     """By ticket."""
     returned: tuple[str, ...]
     records: tuple[CommitRecord, ...]
     sleepers: tuple[tuple[str, str], ...]
 
 
-class Passengers(Protocol):
+class GroupMembers(Protocol):
     """Those who wait to be taken along (``group.py``)."""
 
-    def board(self, building: Building, mine: Step | None) -> Boarded:
+    def board(self, building: Building, mine: Step | None) -> GroupResult:
         """Put them on top of what is built; ``mine`` is a step that shares its snapshot with them."""
 
 
@@ -126,7 +126,7 @@ class Step:
     snapshot_id: int
     """The same over all attempts: an earlier one that landed unnoticed is recognised by it."""
     manifests: OperationManifests
-    looking: Looking
+    looking: FullInspector
 
 
 class Chain:
@@ -139,7 +139,7 @@ class Chain:
         catalog: Catalog,
         storage: Storage,
         runtime: Runtime,
-        look: type[Looking] = Looking,
+        look: type[FullInspector] = FullInspector,
     ) -> None:
         self._ident = ident
         self._catalog = catalog
@@ -174,11 +174,11 @@ class Chain:
         return self._real[-1].write.branch if self._real else MAIN
 
     def draft(
-        self, head: Head, identity: Mapping[str, str], attempt: int, passengers: Passengers | None = None
+        self, head: Head, identity: Mapping[str, str], attempt: int, passengers: GroupMembers | None = None
     ) -> Draft | None:
         """Build on this head; None: there is nothing left to do. Raises Refused, and CommitFailed for lost files.
 
-        Passengers come on top of the own operations, which are checked against the head alone.
+        GroupMembers come on top of the own operations, which are checked against the head alone.
         """
         self._check_files(head.metadata)
         building = Building(head, identity, attempt, has_passengers=passengers is not None)
@@ -209,7 +209,7 @@ class Chain:
 
     def _shared(self, building: Building) -> Step | None:
         """My one write, if others' rows may come in the same snapshot."""
-        parcel = travels([step.write if isinstance(step, Step) else step for step in self._steps])
+        parcel = delegable([step.write if isinstance(step, Step) else step for step in self._steps])
         if parcel is None or parcel.write is None or not parcel.write.may_share_a_snapshot:
             return None
         if COMMIT_DIGEST in building.identity and not self._catalog.capabilities.records_commit_ids:
@@ -220,7 +220,7 @@ class Chain:
     def stands(self, building: Building) -> bool:
         """Whether the one write can be committed exactly as it was staged. Raises Refused."""
         (step,) = self._writes
-        return self._checked(step, building)[0].is_unmoved(step.write)
+        return self._checked(step, building)[0].is_unchanged(step.write)
 
     def add_alone(self, building: Building) -> int:
         """Put the one write of another writer on top, with a snapshot of its own, whose id is returned."""
@@ -238,14 +238,14 @@ class Chain:
         return step.manifests.bundle(head)
 
     def apply_changes(self, building: Building) -> None:
-        """Put what has no rows on top, all of it or nothing. Raises Refused; NeedsLook where there is nothing to do."""
+        """Add changes without rows, all or none. Raises Refused, and NeedsFileAccess if nothing changes."""
         trial, found = building.metadata, []
         for step in self._steps:
             if isinstance(step, MetadataChange):
                 _refuse_any(head_conflicts(step, trial))
                 change = metadata_change(step, trial, building.head.now_ms)
                 if change is None:
-                    raise NeedsLook
+                    raise NeedsFileAccess
                 trial = apply(trial, change[0], now_ms=building.head.now_ms, previous_location=None)
                 found.append(change)
         for updates, requirements in found:
@@ -282,10 +282,10 @@ class Chain:
         if write.is_empty and len(self._steps) == 1:
             # It found nothing to do and does nothing: as if it had come before everything that landed since.
             return
-        carried, since = self._checked(step, building)
+        rebased, since = self._checked(step, building)
         if write.reads:
             building.require(write_requirements(write, building.head.metadata))
-        if carried.is_empty:
+        if rebased.is_empty:
             return
         parent = parent_of(self._ident, metadata, write.branch)
         # What was read is the parent, unless winners have come in between. The first step that writes anything read
@@ -293,16 +293,16 @@ class Chain:
         read = write.base.sequence_number if since.changes and step is self._real[0] else None
         if read is None:
             read = parent.sequence_number if parent is not None else 0
-        place = Place(
+        place = SnapshotPosition(
             snapshot_id=step.snapshot_id,
             sequence_number=metadata.last_sequence_number + 1,
             copies_number=read,
             attempt=building.attempt,
             merges_later=building.has_passengers,
         )
-        effect = building.put(step, carried, parent, place)
+        effect = building.put(step, rebased, parent, place)
         if building.boarding is None:
-            building.count_effect(write, carried, effect)
+            building.count_effect(write, rebased, effect)
 
     def check(self, head: Head) -> None:
         """Raise Refused if what was read is not so any more; nothing is built."""
@@ -310,20 +310,20 @@ class Chain:
         for step in self._writes:
             self._checked(step, building)
 
-    def _checked(self, step: Step, building: Building) -> tuple[Carried, History]:
+    def _checked(self, step: Step, building: Building) -> tuple[Rebased, History]:
         write, metadata, found = step.write, building.metadata, building.head.metadata
         _refuse_any(head_conflicts(write, metadata, found))
         since = self._history(write, building)
         if since.changes and (write.bundles or any(each.is_partial for each in building.others)):
             # What would have to be compared is in manifests that only their writers open.
-            raise NeedsLook
-        carried, conflicts = row_conflicts(write, since, step.looking.at(metadata, found), metadata, found)
+            raise NeedsFileAccess
+        rebased, conflicts = row_conflicts(write, since, step.looking.at(metadata, found), metadata, found)
         if not since.base_is_ancestor or (since.changes and step is not self._real[0]):
             # What the files of another history need, nobody has looked at; and a delete by key of an earlier step
             # is younger than all that has landed since, and takes rows out of it.
-            carried = carried.keeping(write.unneeded)
-        _refuse_any((*conflicts, *self._later_step_conflicts(step, carried, since, building)))
-        return carried, since
+            rebased = rebased.keeping(write.unneeded)
+        _refuse_any((*conflicts, *self._later_step_conflicts(step, rebased, since, building)))
+        return rebased, since
 
     def _history(self, write: Write, building: Building) -> History:
         head = building.head.metadata
@@ -342,7 +342,7 @@ class Chain:
         return find
 
     def _later_step_conflicts(
-        self, step: Step, carried: Carried, since: History, building: Building
+        self, step: Step, rebased: Rebased, since: History, building: Building
     ) -> tuple[Conflict, ...]:
         """Steps of one transaction name each other's files, so none of them may move under the others."""
         if len(self._real) == 1 or not since.changes:
@@ -354,7 +354,7 @@ class Chain:
         ]
         # Copies made by a later step are younger than these deletes and would escape them.
         escapes = bool(by_key and step.write.copies and step is not self._real[0])
-        if not escapes and (carried.is_unmoved(step.write) or self._stands_alone(step)):
+        if not escapes and (rebased.is_unchanged(step.write) or self._stands_alone(step)):
             return ()
         busy = [change for change in since.changes if change.removed or change.deletes] or list(since.changes)
         culprit = by_key[0] if escapes else busy[-1]
@@ -412,9 +412,9 @@ class Building:
         """What other members of the group do, for those who come after them."""
         self.boarding: Mapping[str, str] | None = None
         """The identity of the other writer whose operation is being added; None: it is my own."""
-        self.boarded: Boarded | None = None
+        self.boarded: GroupResult | None = None
         self.is_shared = False
-        self.dropped: Dropped | None = None
+        self.dropped: DroppedManifestLists | None = None
         self.kept: list[Change] = []
         self.snapshot_id: int | None = None
         self.steps = 0
@@ -441,10 +441,10 @@ class Building:
         self.count("files_added", len(write.added))
         self.count("bytes_written", sum(file.file_size_in_bytes for file in write.added))
 
-    def count_effect(self, write: Write, carried: Carried, effect: Effect) -> None:
-        self.count("rows_inserted", write.rows.inserted - carried.dropped)
+    def count_effect(self, write: Write, rebased: Rebased, effect: Effect) -> None:
+        self.count("rows_inserted", write.rows.inserted - rebased.dropped)
         self.count("rows_updated", write.rows.updated)
-        self.count("rows_deleted", max(0, write.rows.deleted - carried.gone_already))
+        self.count("rows_deleted", max(0, write.rows.deleted - rebased.gone_already))
         self.count("files_added", len(effect.added) + len(effect.deletes))
         self.count("files_removed", len(effect.removed) + len(effect.removed_deletes))
         self.count("bytes_written", effect.bytes_written)
@@ -452,14 +452,14 @@ class Building:
     def put(
         self,
         step: Step,
-        carried: Carried,
+        rebased: Rebased,
         parent: Snapshot | None,
-        place: Place,
+        place: SnapshotPosition,
         commits: tuple[SharedCommit, ...] = (),
     ) -> Effect:
         """Write a snapshot's manifests, and put it on top of its branch."""
         write, metadata = step.write, self.metadata
-        manifest_list, effect = step.manifests.write_list(metadata, parent, carried, place)
+        manifest_list, effect = step.manifests.write_list(metadata, parent, rebased, place)
         self.written.append(manifest_list)
         if step.manifests.is_merge_due:
             self.merge_due = write.branch
@@ -484,7 +484,7 @@ class Building:
         gone = gone_with_a_commit(self.metadata, self.head.now_ms, pinned)
         if gone.snapshot_ids:
             lists = (each.manifest_list for each in map(self.metadata.snapshot, gone.snapshot_ids) if each is not None)
-            self.dropped = Dropped(self.metadata.uuid, tuple(each for each in lists if each is not None))
+            self.dropped = DroppedManifestLists(self.metadata.uuid, tuple(each for each in lists if each is not None))
             self.add(removing(gone, self.metadata), ())
 
     def draft(self, *, keeps_changes: bool) -> Draft:

@@ -35,7 +35,7 @@ class Check(enum.StrEnum):
     SINK_UNMOVED = "the sink's mark where I saw it"
 
 
-class Look(Protocol):
+class FileInspector(Protocol):
     """A closer look at a few files, where statistics cannot decide. Answers never depend on when they are asked."""
 
     def positions(self, deletes: DataFile) -> Mapping[str, BitMap64]:

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from frazil.commit.carry import Carried, carry, unmoved
-from frazil.commit.checks import Check, Look
+from frazil.commit.checks import Check, FileInspector
 from frazil.commit.history import History
 from frazil.commit.operations import Kind, MetadataChange, Operation, Read, Write
-from frazil.commit.rebase import SOURCE
+from frazil.commit.rebase import Rebased, rebase, unchanged
+from frazil.commit.snapshot_layout import SOURCE
 from frazil.errors import InvalidInput
 from frazil.format import pruning
 from frazil.format.filters import Filter
@@ -76,33 +76,33 @@ def head_conflicts(
         checks = (_same_table(operation, head),)
         return tuple(each for each in checks if each is not None)
     wanted = required(operation)
-    verdicts = [check(operation, head) for name, check in _HEAD_CHECKS.items() if name in wanted]
-    verdicts.append(_filters_bound(operation, head, found or head))
-    verdicts.append(_source_kept(operation, head))
-    return tuple(each for each in verdicts if each is not None)
+    statuses = [check(operation, head) for name, check in _HEAD_CHECKS.items() if name in wanted]
+    statuses.append(_filters_bound(operation, head, found or head))
+    statuses.append(_source_kept(operation, head))
+    return tuple(each for each in statuses if each is not None)
 
 
 def row_conflicts(
-    write: Write, history: History, look: Look, head: TableMetadata, found: TableMetadata | None = None
-) -> tuple[Carried, tuple[Conflict, ...]]:
+    write: Write, history: History, look: FileInspector, head: TableMetadata, found: TableMetadata | None = None
+) -> tuple[Rebased, tuple[Conflict, ...]]:
     """The operation as it stands at the head, and everything that winners did which it cannot stand beside.
 
     ``found``: as for ``head_conflicts``, which must have had nothing to say.
     """
     wanted = required(write)
     if Check.BASE_IS_ANCESTOR in wanted and not history.base_is_ancestor and not _is_blind(write):
-        return unmoved(write), (_base_lost(write) if history.base_is_lost else _history_broken(write),)
+        return unchanged(write), (_base_lost(write) if history.base_is_lost else _history_broken(write),)
     if not history.changes:
-        return unmoved(write), ()
+        return unchanged(write), ()
     if Check.ADDED_ONCE in wanted and (twice := _added_twice(write, history)):
-        return unmoved(write), twice
-    carried = carry(write, history.changes, look, wanted)
+        return unchanged(write), twice
+    rebased = rebase(write, history.changes, look, wanted)
     tests = [(read, _Narrowed(read.bound(found or head, head), head)) for read in write.reads]
     if Check.NO_ADDED_ROWS in wanted:
-        return carried, (*carried.conflicts, *_added_rows(write, history.changes, look, tests))
+        return rebased, (*rebased.conflicts, *_added_rows(write, history.changes, look, tests))
     # Two that put rows in the place of the same ones: what the first put there would be left beside what I do.
-    both = (replace(each, check=Check.ROW_OWNER) for each in _added_rows(write, carried.replaced_twice, look, tests))
-    return carried, (*carried.conflicts, *both)
+    both = (replace(each, check=Check.ROW_OWNER) for each in _added_rows(write, rebased.replaced_twice, look, tests))
+    return rebased, (*rebased.conflicts, *both)
 
 
 # Checks against the head
@@ -288,7 +288,7 @@ class _Narrowed:
 
 
 def _added_rows(
-    write: Write, changes: Iterable[Change], look: Look, tests: Sequence[tuple[Read, _Narrowed]]
+    write: Write, changes: Iterable[Change], look: FileInspector, tests: Sequence[tuple[Read, _Narrowed]]
 ) -> Iterator[Conflict]:
     """Rows that were not there when I looked, and that I would have looked at."""
     if not tests:
@@ -321,7 +321,7 @@ def _added_conflict(write: Write, change: Change, hit: list[DataFile]) -> Confli
     )
 
 
-def _copies_of(change: Change, look: Look) -> frozenset[str]:
+def _copies_of(change: Change, look: FileInspector) -> frozenset[str]:
     """Files of a change that hold only rows which were in the table before."""
     if change.lineage_path is None:
         return frozenset()

@@ -13,16 +13,16 @@ import hashlib
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from frazil.catalog.base import Catalog, CommitRecord, Settlement, Waiting
+from frazil.catalog.base import Catalog, CommitRecord, QueueEntry, QueueUpdate
 from frazil.catalog.records import COMMIT_DIGEST, COMMIT_ID, ids_in, is_in_properties
-from frazil.commit import tickets
-from frazil.commit.carry import unmoved
-from frazil.commit.chain import Boarded, Building, Chain, Draft, Refused, Step, Told, looks_back, parent_of
+from frazil.commit import delegation
+from frazil.commit.chain import Building, Chain, Draft, GroupResult, Refused, Step, TicketOutcome, looks_back, parent_of
+from frazil.commit.inspection import FullInspector, NeedsFileAccess, StatsOnlyInspector
 from frazil.commit.intents import IntentConflict
-from frazil.commit.look import Glance, Looking, NeedsLook
 from frazil.commit.manifests import FilesMissing, OperationManifests
 from frazil.commit.operations import Identity, Kind, Operation, Write
-from frazil.commit.rebase import Place, may_be_cleaned_up
+from frazil.commit.rebase import unchanged
+from frazil.commit.snapshot_layout import SnapshotPosition, may_be_cleaned_up
 from frazil.errors import CatalogUnavailable, CorruptMetadata, InvalidInput, StorageError
 from frazil.format.manifests import read_manifest_list
 from frazil.format.metadata import MAIN, TableMetadata
@@ -41,7 +41,7 @@ _OLD_MS = 1_000
 _FAR_BACK = 10_000
 
 
-def settlement_of(draft: Draft, own: str | None) -> Settlement | None:
+def queue_update_of(draft: Draft, own: str | None) -> QueueUpdate | None:
     """The fates that a draft's swap decides. ``own``: my ticket, if I am in the queue, too."""
     boarded = draft.boarded
     if boarded is None and own is None:
@@ -50,11 +50,11 @@ def settlement_of(draft: Draft, own: str | None) -> Settlement | None:
     size = len(told) + 1
     if own is not None:
         # Nobody reads it but who looks after me; the guard on it keeps the operation from landing twice.
-        told[own] = Told(draft.snapshot_id, draft.sequence_number, shared=draft.is_shared)
+        told[own] = TicketOutcome(draft.snapshot_id, draft.sequence_number, shared=draft.is_shared)
     committed = {key: replace(each, group_size=size).encode() for key, each in told.items()}
     if boarded is None:
-        return Settlement(committed)
-    return Settlement(committed, boarded.returned, boarded.records, boarded.sleepers)
+        return QueueUpdate(committed)
+    return QueueUpdate(committed, boarded.returned, boarded.records, boarded.sleepers)
 
 
 def summary_identity(identity: Identity) -> dict[str, str]:
@@ -69,8 +69,8 @@ def summary_identity(identity: Identity) -> dict[str, str]:
 class _Member:
     """One whose ticket waits."""
 
-    waiting: Waiting
-    parcel: tickets.Parcel
+    waiting: QueueEntry
+    parcel: delegation.DelegatedCommit
     identity: Identity
 
     @property
@@ -92,7 +92,7 @@ class _Part:
 
 
 class Group:
-    """Implements ``Passengers``. Made for one attempt."""
+    """Implements ``GroupMembers``. Made for one attempt."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class Group:
         storage: Storage,
         runtime: Runtime,
         identity: Identity,
-        waiting: Sequence[Waiting],
+        waiting: Sequence[QueueEntry],
         *,
         is_first: bool,
     ) -> None:
@@ -114,7 +114,7 @@ class Group:
         """No attempt was lost yet, so nothing hints at a commit id that is there already."""
         self._found = list(_bounded(waiting))
         self._returned: list[str] = []
-        self._outcomes: dict[str, Told] = {}
+        self._outcomes: dict[str, TicketOutcome] = {}
         self._records: list[CommitRecord] = []
         self._ids_in_table: frozenset[str] | None = None
         """Looked up when somebody brings an id."""
@@ -124,7 +124,7 @@ class Group:
         self._rebased: dict[tuple[int, int | None], int] = {}
         """(snapshot, base) → how many snapshots came in between: many have the same base, which may be far back."""
 
-    def board(self, building: Building, mine: Step | None) -> Boarded:
+    def board(self, building: Building, mine: Step | None) -> GroupResult:
         known = self._known_ids(building)
         if mine is None:
             building.others.extend(building.kept)
@@ -141,23 +141,23 @@ class Group:
         by_key = {each.ticket.key: each.ticket for each in self._found}
         concerned = (*self._outcomes, *self._returned)
         sleepers = tuple((by_key[key].wake, key) for key in concerned if by_key[key].wake)
-        return Boarded(self._outcomes, tuple(self._returned), tuple(self._records), sleepers)
+        return GroupResult(self._outcomes, tuple(self._returned), tuple(self._records), sleepers)
 
     # Who may come along
 
-    def _member(self, waiting: Waiting, building: Building, known: set[str]) -> _Member | None:
+    def _member(self, waiting: QueueEntry, building: Building, known: set[str]) -> _Member | None:
         """None: it goes back to its writer, who finds out more, or says what conflicts."""
         try:
-            parcel, identity = tickets.decode(waiting.ticket)
+            parcel, identity = delegation.decode(waiting.ticket)
             if waiting.tries >= MOST_TRIES or identity.commit_id in known:
-                raise NeedsLook
+                raise NeedsFileAccess
             if identity.given and self._has_landed(identity.commit_id, building.head.metadata):
-                raise NeedsLook
+                raise NeedsFileAccess
             member = _Member(waiting, parcel, identity)
             if parcel.write is not None:
                 self._look_over(member, parcel.write, building)
             known.add(identity.commit_id)
-        except (NeedsLook, Refused, tickets.NotUnderstood):
+        except (NeedsFileAccess, Refused, delegation.UnreadableTicket):
             self._give_back(waiting)
             return None
         except (CatalogUnavailable, StorageError, CorruptMetadata):
@@ -175,12 +175,12 @@ class Group:
         return commit_id in self._ids_in_table or is_in_properties(head, commit_id)
 
     def _look_over(self, member: _Member, write: Write, building: Building) -> None:
-        """Raises NeedsLook and Refused."""
+        """Raises NeedsFileAccess and Refused."""
         properties, now = building.metadata.properties, building.head.now_ms
         if not write.only_adds or not _knows_base(write, building.head.metadata):
-            raise NeedsLook
+            raise NeedsFileAccess
         if write.staged_since_ms is not None and may_be_cleaned_up(write.staged_since_ms, now, properties):
-            raise NeedsLook
+            raise NeedsFileAccess
         # Who gets a snapshot of its own is checked when its turn comes, against the others, too.
         if self._shares(member):
             self._check_standing(write, building)
@@ -188,22 +188,22 @@ class Group:
             self._take_parts(write, building)
 
     def _check_standing(self, write: Write, building: Building) -> None:
-        """Raises NeedsLook and Refused. Of those that are alike in all but their files, one is checked for all."""
+        """Raises NeedsFileAccess and Refused. One write is checked for all that differ only in their files."""
         alike = _alike(write)
         if alike in self._standing:
             return
         if not self._chain(write).stands(building):
-            raise NeedsLook
+            raise NeedsFileAccess
         if not looks_back(write, building):
             self._standing.add(alike)
 
     def _take_parts(self, write: Write, building: Building) -> None:
-        """Raises NeedsLook where a manifest that goes into a merge is not there, or somebody else merges it, too."""
+        """Raises NeedsFileAccess if a manifest to merge is missing or another member merges it."""
         parts = write.parts
         parent = parent_of(self._ident, building.metadata, write.branch)
         listed = read_manifest_list(self._storage, parent.manifest_list) if parent and parent.manifest_list else ()
         if parts & self._merged or not parts <= {each.manifest_path for each in listed}:
-            raise NeedsLook
+            raise NeedsFileAccess
         self._merged |= parts
 
     def _changed(self, building: Building, member: _Member) -> bool:
@@ -211,15 +211,15 @@ class Group:
         if member.parcel.changes:
             try:
                 self._chain(*member.parcel.changes).apply_changes(building)
-            except (NeedsLook, Refused, IntentConflict, InvalidInput):
+            except (NeedsFileAccess, Refused, IntentConflict, InvalidInput):
                 self._give_back(member.waiting)
                 return False
         return True
 
     def _chain(self, *operations: Operation) -> Chain:
-        return Chain(self._ident, operations, self._catalog, self._storage, self._runtime, Glance)
+        return Chain(self._ident, operations, self._catalog, self._storage, self._runtime, StatsOnlyInspector)
 
-    def _give_back(self, waiting: Waiting) -> None:
+    def _give_back(self, waiting: QueueEntry) -> None:
         self._returned.append(waiting.ticket.key)
 
     def _known_ids(self, building: Building) -> set[str]:
@@ -227,8 +227,8 @@ class Group:
         found = {self._identity.commit_id}
         for each in () if self._is_first else self._found:
             try:
-                identity = tickets.decode(each.ticket)[1]
-            except tickets.NotUnderstood:
+                identity = delegation.decode(each.ticket)[1]
+            except delegation.UnreadableTicket:
                 continue
             if identity.given and self._catalog.find_commit(building.head.metadata, identity.commit_id) is not None:
                 found.add(identity.commit_id)
@@ -267,17 +267,19 @@ class Group:
             write,
             own.snapshot_id if own is not None else self._runtime.new_snapshot_id(),
             OperationManifests(write, self._storage, self._runtime),
-            Looking(self._storage, write),
+            FullInspector(self._storage, write),
         )
         parent = parent_of(self._ident, metadata, branch)
-        place = Place(step.snapshot_id, metadata.last_sequence_number + 1, 0, building.attempt, merges_later=True)
+        place = SnapshotPosition(
+            step.snapshot_id, metadata.last_sequence_number + 1, 0, building.attempt, merges_later=True
+        )
         # Whose snapshot it is: a merge of manifests comes along and is nobody's.
         owners = rows or parts
         is_shared = len(owners) > 1
         building.boarding = _shared_identity(owners) if is_shared else summary_identity(owners[0].identity)
         commits = tuple(_shared_commit(part) for part in owners) if is_shared else ()
         try:
-            building.put(step, unmoved(write), parent, place, commits)
+            building.put(step, unchanged(write), parent, place, commits)
         finally:
             building.boarding = None
             building.written.extend(step.manifests.written)
@@ -296,7 +298,7 @@ class Group:
         building.boarding = summary_identity(member.identity)
         try:
             snapshot_id = self._chain(write).add_alone(building)
-        except (NeedsLook, Refused, FilesMissing):
+        except (NeedsFileAccess, Refused, FilesMissing):
             self._give_back(member.waiting)
             return
         finally:
@@ -309,7 +311,7 @@ class Group:
         number = metadata.last_sequence_number
         rebased = 0 if snapshot_id is None or write is None else self._rebased_over(metadata, snapshot_id, write)
         seen = snapshot_id if snapshot_id is not None else metadata.ref_snapshot_id(MAIN)
-        self._outcomes[member.key] = Told(seen, number, index, is_shared, rebased)
+        self._outcomes[member.key] = TicketOutcome(seen, number, index, is_shared, rebased)
         if member.identity.given and self._catalog.capabilities.records_commit_ids:
             self._records.append(
                 CommitRecord(
@@ -329,7 +331,7 @@ class Group:
         return self._rebased[way]
 
 
-def counts_of(parcel: tickets.Parcel) -> dict[str, int]:
+def counts_of(parcel: delegation.DelegatedCommit) -> dict[str, int]:
     """What it does, when nothing of it is left out."""
     counts = {"changed": len(parcel.changes)} if parcel.changes else {}
     write = parcel.write
@@ -346,12 +348,12 @@ def counts_of(parcel: tickets.Parcel) -> dict[str, int]:
     }
 
 
-def old_ones(waiting: Iterable[Waiting]) -> list[str]:
+def old_ones(waiting: Iterable[QueueEntry]) -> list[str]:
     """Tickets whose tries are to be counted, because they have been in a group that came to nothing."""
     return [each.ticket.key for each in waiting if each.age_ms > _OLD_MS]
 
 
-def _bounded(waiting: Sequence[Waiting]) -> Iterable[Waiting]:
+def _bounded(waiting: Sequence[QueueEntry]) -> Iterable[QueueEntry]:
     size = 0
     for each in waiting[:MOST_TICKETS]:
         size += len(each.ticket.body)

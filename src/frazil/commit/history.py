@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from frazil.commit.operations import Base, Kind
-from frazil.commit.rebase import LINEAGE, VERB
+from frazil.commit.snapshot_layout import LINEAGE, VERB
 from frazil.commit.summaries import Source
 from frazil.errors import CorruptMetadata, Unsupported
 from frazil.format.manifests import DATA_MANIFEST, read_manifest, read_manifest_list

@@ -26,31 +26,31 @@ from frazil.catalog.base import (
     Catalog,
     CommitRecord,
     Committed,
-    Fate,
     Head,
     Outcome,
     Prepared,
+    QueueState,
+    QueueStatus,
     Stale,
     Unknown,
-    Verdict,
 )
 from frazil.catalog.records import COMMIT_ID, find_record
 from frazil.catalog.requirements import is_fenced_off
-from frazil.commit.chain import Chain, Draft, Refused, Told
+from frazil.commit.chain import Chain, Draft, Refused, TicketOutcome
+from frazil.commit.delegation import delegable
 from frazil.commit.group import (
     GROUP_SIZE,
     MOST_TICKETS,
     Group,
     counts_of,
     old_ones,
-    settlement_of,
+    queue_update_of,
     summary_identity,
 )
-from frazil.commit.line import Line
-from frazil.commit.merging import merged
+from frazil.commit.manifest_merge import merged
 from frazil.commit.operations import Identity, Operation, Write
+from frazil.commit.queued_writer import QueuedWriter
 from frazil.commit.retry import Retry
-from frazil.commit.tickets import travels
 from frazil.errors import (
     CatalogUnavailable,
     CommitUnknown,
@@ -174,7 +174,7 @@ class _Fate(enum.Enum):
     LANDED = "it is committed"
 
 
-class _Crowded(Exception):
+class _QueueNotEmpty(Exception):
     """Others stand in line: to go ahead of them would make all of them lose."""
 
 
@@ -200,17 +200,17 @@ class _Loop:
         self._sent: Draft | None = None
         self._sent_on: TableMetadata | None = None
         self._merge_due: str | None = None
-        self._parcel = travels(request.operations)
+        self._parcel = delegable(request.operations)
         self._line = self._stand_in_line()
         self._is_queued = False
         self._is_alone = False
         """Nobody commits under my id for an earlier call."""
 
-    def _stand_in_line(self) -> Line | None:
+    def _stand_in_line(self) -> QueuedWriter | None:
         queue = self._catalog.queue
         if queue is None or self._retry.tries == 1:
             return None
-        return Line(
+        return QueuedWriter(
             self._context.ident,
             self._catalog,
             queue,
@@ -249,19 +249,19 @@ class _Loop:
 
     def _attempted(self, began: float) -> Commit | None:
         line, now = self._line, self._runtime.monotonic()
-        if (earlier := self._done_by_namesake()) is not None:
+        if (earlier := self._fence_earlier_ticket()) is not None:
             return earlier
         if line is None:
             with self._turn():
                 return self._try_once(began)
         if line.ticket is None and not self._lost and not line.traffic.is_busy(line.place, now):
-            with contextlib.suppress(_Crowded):
+            with contextlib.suppress(_QueueNotEmpty):
                 return self._try_once(began)
-            line.traffic.met_others(line.place, now)
+            line.traffic.saw_others(line.place, now)
         if line.needs_its_writer:
             self._look_ahead()
         found = line.turn_or_fate(self._check_time)
-        if isinstance(found, Verdict):
+        if isinstance(found, QueueStatus):
             return self._decided(found, began)
         try:
             line.gather()
@@ -279,23 +279,23 @@ class _Loop:
             # The attempt finds it, too, and says it properly.
             return
 
-    def _decided(self, verdict: Verdict, began: float) -> Commit | None:
+    def _decided(self, status: QueueStatus, began: float) -> Commit | None:
         """Somebody else has decided about my ticket. None: it is mine again."""
-        if verdict.fate is Fate.COMMITTED:
+        if status.state is QueueState.COMMITTED:
             self._fate = _Fate.LANDED
             self._log("committed", began, "with others")
-            return self._told(verdict)
+            return self._told(status)
         # It needs a look at files, or conflicts; both are for me to find out, and nobody else gets it now.
         return None
 
-    def _told(self, verdict: Verdict) -> Commit:
+    def _told(self, status: QueueStatus) -> Commit:
         """By my ticket: another writer committed it, with others; or my own swap did, whose answer was lost."""
         assert self._line is not None
-        told = Told.decode(verdict.outcome)
+        told = TicketOutcome.decode(status.outcome)
         # Who commits for others comes first in its group.
         if self._sent is not None and told.group_index == 0:
-            return self._landed_unheard(self._sent)
-        self._line.traffic.met_others(self._line.place, self._runtime.monotonic(), told.group_size)
+            return self._success_after_lost_response(self._sent)
+        self._line.traffic.saw_others(self._line.place, self._runtime.monotonic(), told.group_size)
         self._chain.keep_rows()
         self._chain.remove_unused()
         assert self._parcel is not None
@@ -324,7 +324,7 @@ class _Loop:
             return None
         self._fate = _Fate.IN_DOUBT
         try:
-            verdict = line.take_back()
+            status = line.take_back()
         except FrazilError as unknown:
             if isinstance(error, Exception) and not isinstance(error, CommitUnknown):
                 raise CommitUnknown(
@@ -333,9 +333,9 @@ class _Loop:
                     evidence=unknown.problem,
                 ) from error
             return None
-        if verdict.fate is Fate.COMMITTED:
+        if status.state is QueueState.COMMITTED:
             self._fate = _Fate.LANDED
-            done = self._told(verdict)
+            done = self._told(status)
             if isinstance(error, Exception):
                 return done
             error.add_note(f"commit id {self._identity.commit_id} was committed all the same")
@@ -381,7 +381,7 @@ class _Loop:
             with contextlib.suppress(FrazilError):
                 self._line.take_back()
 
-    def _landed_unheard(self, sent: Draft) -> Commit:
+    def _success_after_lost_response(self, sent: Draft) -> Commit:
         """My own swap, whose answer was lost, took my ticket with it: what it names is in use."""
         assert self._sent_on is not None
         self._context.storage.delete(sent.unused)
@@ -393,9 +393,9 @@ class _Loop:
         if not self._lost:
             return nullcontext()
         left = _TURN_PATIENCE_S if self._retry.total_s is None else self._retry.total_s - self._elapsed()
-        return self._catalog.turn(self._context.ident, max(0.0, min(left, _TURN_PATIENCE_S)))
+        return self._catalog.commit_lock(self._context.ident, max(0.0, min(left, _TURN_PATIENCE_S)))
 
-    def _try_once(self, began: float, line: Line | None = None) -> Commit | None:
+    def _try_once(self, began: float, line: QueuedWriter | None = None) -> Commit | None:
         """One attempt. None: the race was lost, for certain, and nothing of the attempt is left.
 
         ``line``: I have the turn, and take along who stands in line.
@@ -404,8 +404,8 @@ class _Loop:
         if self._base is None:
             self._base = head.metadata
         self._phase(Phase.HEAD_READ)
-        if head.is_crowded and line is None and self._line is not None:
-            raise _Crowded
+        if head.queue_not_empty and line is None and self._line is not None:
+            raise _QueueNotEmpty
         if self._landed(head.metadata):
             self._fate = _Fate.LANDED
             self._found_in = head.metadata
@@ -420,7 +420,7 @@ class _Loop:
         self._phase(Phase.SWAPPED)
         return self._conclude(outcome, prepared, draft, began)
 
-    def _group(self, line: Line) -> Group | None:
+    def _group(self, line: QueuedWriter) -> Group | None:
         """Those who stand in line, read after the head (rule P2)."""
         queue = self._catalog.queue
         assert queue is not None
@@ -448,16 +448,16 @@ class _Loop:
             return None
         if self._line is not None and self._line.ticket is not None and not self._line.has_reservation:
             # Since I last looked, somebody may have committed my own ticket: then these very files are in the table.
-            verdict = self._line.take_back()
-            if verdict.fate is Fate.COMMITTED:
+            status = self._line.take_back()
+            if status.state is QueueState.COMMITTED:
                 self._fate = _Fate.LANDED
-                return self._told(verdict)
+                return self._told(status)
         if found.snapshot_id not in self._chain.snapshot_ids:
             self._chain.remove_everything()
         self._fate = _Fate.LANDED
         return replace(found, attempts=self._attempt, elapsed=self._elapsed())
 
-    def _done_by_namesake(self) -> Commit | None:
+    def _fence_earlier_ticket(self) -> Commit | None:
         """An id that nobody chose names a ticket, too, of a writer that was cut off: it may wait, or not have arrived.
 
         Before I put one of my own, nobody may commit that one any more (rule P9).
@@ -465,11 +465,13 @@ class _Loop:
         queue, commit_id = self._catalog.queue, self._identity.commit_id
         if queue is None or self._is_alone or not self._identity.given or not _UUID.fullmatch(commit_id):
             return None
-        verdict = queue.keep_out(commit_id)
-        if verdict is not None and verdict.fate in (Fate.COMMITTED, Fate.UNKNOWN):
+        status = queue.fence(commit_id)
+        if status is not None and status.state in (QueueState.COMMITTED, QueueState.UNKNOWN):
             if (earlier := self._done_before(self._catalog.load(self._context.ident))) is not None:
                 return earlier
-            if verdict.fate is Fate.UNKNOWN and (not verdict.outcome or Told.decode(verdict.outcome).shared):
+            if status.state is QueueState.UNKNOWN and (
+                not status.outcome or TicketOutcome.decode(status.outcome).shared
+            ):
                 # A snapshot of several names none of them.
                 raise CommitUnknown(
                     f"Nobody can say whether an earlier {self._name} with this commit id has landed",
@@ -482,7 +484,7 @@ class _Loop:
     def _prepare(self, head: Head, draft: Draft) -> Prepared:
         prepared: Prepared | None = None
         try:
-            proposal = draft.proposal(self._record(draft), settlement_of(draft, self._own_ticket()))
+            proposal = draft.proposal(self._record(draft), queue_update_of(draft, self._own_ticket()))
             prepared = self._catalog.prepare(self._context.ident, head, proposal)
             self._phase(Phase.PREPARED)
         except BaseException:
@@ -501,19 +503,19 @@ class _Loop:
             outcome = Stale(None) if self._fate is _Fate.OPEN else outcome
             raise
         finally:
-            settlement, queue = prepared.proposal.settlement, self._catalog.queue
-            if settlement is not None and queue is not None:
-                queue.conclude(settlement, outcome)
+            queue_update, queue = prepared.proposal.queue_update, self._catalog.queue
+            if queue_update is not None and queue is not None:
+                queue.conclude(queue_update, outcome)
         return outcome
 
     def _own_ticket(self) -> str | None:
         return None if self._line is None or self._line.ticket is None else self._line.ticket.key
 
     def _swap(self, prepared: Prepared, draft: Draft) -> Outcome:
-        settlement, queue = prepared.proposal.settlement, self._catalog.queue
+        queue_update, queue = prepared.proposal.queue_update, self._catalog.queue
         if self._line is not None:
             self._line.sign_of_life()
-        if settlement is not None and queue is not None and not queue.claim(settlement):
+        if queue_update is not None and queue is not None and not queue.claim(queue_update):
             return Stale(prepared.head.location)
         self._fate = _Fate.IN_DOUBT
         self._sent, self._sent_on = draft, prepared.head.metadata
@@ -721,10 +723,10 @@ class _Loop:
         now, place = self._runtime.monotonic(), self._line.place
         self._line.leave()
         if size > 1 or self._lost:
-            self._line.traffic.met_others(place, now, size)
+            self._line.traffic.saw_others(place, now, size)
         newest = found.head_snapshot(self._branch)
         if newest is not None and not is_ours(newest):
-            self._line.traffic.met_stranger(place, now)
+            self._line.traffic.saw_foreign_commit(place, now)
 
     def _rebased_over(self, head: TableMetadata, newest: int | None) -> int:
         base = self._chain.base_id or self._base_id()
@@ -758,7 +760,7 @@ class _Loop:
             changed=False,
         )
 
-    # Waiting
+    # QueueEntry
 
     def _repeat_after_loss(self) -> None:
         self._lost += 1

@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 
-from frazil.commit.carry import Carried
 from frazil.commit.operations import Bundle, Kind, Write
-from frazil.commit.rebase import Effect, Place, lay_out
+from frazil.commit.rebase import Rebased
+from frazil.commit.snapshot_layout import Effect, SnapshotPosition, lay_out
 from frazil.errors import StorageError
 from frazil.format.manifests import (
     DATA_MANIFEST,
@@ -62,15 +62,15 @@ class OperationManifests:
         """With the last attempt's list there are enough manifests for a merge that is left to others."""
 
     def write_list(
-        self, head: TableMetadata, parent: Snapshot | None, carried: Carried, place: Place
+        self, head: TableMetadata, parent: Snapshot | None, rebased: Rebased, place: SnapshotPosition
     ) -> tuple[str, Effect]:
         """Write the manifest list of one attempt, and everything it needs."""
-        deletes = (*carried.deletes, *self._carried_deletes(carried, head))
+        deletes = (*rebased.deletes, *self._carried_deletes(rebased, head))
         existing = read_manifest_list(self._storage, parent.manifest_list) if parent and parent.manifest_list else ()
         # A manifest without live files adds nothing for a reader, and its history is in the older lists.
         live = self._complete([each for each in existing if each.added_files_count or each.existing_files_count], head)
-        kept, filtered, taken = self._take_out(live, carried, head)
-        own = [*self._own(head, carried.added, deletes, place), *filtered]
+        kept, filtered, taken = self._take_out(live, rebased, head)
+        own = [*self._own(head, rebased.added, deletes, place), *filtered]
         named = [new.named_by(place.snapshot_id, place.sequence_number) for new in own]
         layout = lay_out(self._without_parts(kept), named, head.properties, place.attempt, later=place.merges_later)
         self.is_merge_due = layout.is_due
@@ -79,9 +79,9 @@ class OperationManifests:
         # Of others, who would not know that theirs went into a merge.
         bundled = (NewManifest(bundle.manifest) for bundle in self._write.bundles)
         manifests[:0] = [new.named_by(place.snapshot_id, place.sequence_number) for new in bundled]
-        sidecar = self._sidecar(carried, taken, head)
+        sidecar = self._sidecar(rebased, taken, head)
         self._used = {manifest.manifest_path for manifest in manifests}
-        self._used |= {file.file_path for file in (*carried.added, *deletes)} | ({sidecar} if sidecar else set())
+        self._used |= {file.file_path for file in (*rebased.added, *deletes)} | ({sidecar} if sidecar else set())
         path = f"{head.metadata_folder}/snap-{place.snapshot_id}-{place.attempt}-{self._runtime.new_uuid()}.avro"
         write_manifest_list(
             self._storage,
@@ -93,12 +93,12 @@ class OperationManifests:
         )
         data = tuple(file for file in taken if file.content == Content.DATA)
         gone = tuple(file for file in taken if file.content != Content.DATA)
-        return path, Effect(self._write.kind, carried.added, deletes, data, gone, sidecar, self._write.bundles)
+        return path, Effect(self._write.kind, rebased.added, deletes, data, gone, sidecar, self._write.bundles)
 
     def bundle(self, head: TableMetadata) -> tuple[Bundle, ...]:
         """My files in manifests that another writer can name in its list; they mean the same on every head (P14)."""
         if self._bundles is None:
-            made = self._own(head, self._write.added, self._write.deletes, Place(0, 0, 0, 0))
+            made = self._own(head, self._write.added, self._write.deletes, SnapshotPosition(0, 0, 0, 0))
             self._bundles = tuple(
                 Bundle(
                     new.manifest,
@@ -146,12 +146,12 @@ class OperationManifests:
 
     # My own files
 
-    def _carried_deletes(self, carried: Carried, head: TableMetadata) -> list[DataFile]:
-        keys = {path: (path, rows.serialize()) for path, rows in carried.positions.items()}
-        missing = {path: carried.positions[path] for path, key in keys.items() if key not in self._position_deletes}
+    def _carried_deletes(self, rebased: Rebased, head: TableMetadata) -> list[DataFile]:
+        keys = {path: (path, rows.serialize()) for path, rows in rebased.positions.items()}
+        missing = {path: rebased.positions[path] for path, key in keys.items() if key not in self._position_deletes}
         if missing:
             staged = stage_positions(
-                missing, carried.files, metadata=head, storage=self._storage, runtime=self._runtime
+                missing, rebased.files, metadata=head, storage=self._storage, runtime=self._runtime
             )
             for file in staged:
                 assert file.referenced_data_file is not None
@@ -159,7 +159,7 @@ class OperationManifests:
         return [self._position_deletes[key] for key in keys.values()]
 
     def _own(
-        self, head: TableMetadata, added: Sequence[DataFile], deletes: Sequence[DataFile], place: Place
+        self, head: TableMetadata, added: Sequence[DataFile], deletes: Sequence[DataFile], place: SnapshotPosition
     ) -> list[NewManifest]:
         groups: dict[tuple[int, int], list[Entry]] = {}
         for file in (*added, *deletes):
@@ -173,15 +173,15 @@ class OperationManifests:
             made.append(self._once(key, head, spec_id, content, partial(list, entries)))
         return made
 
-    def _sidecar(self, carried: Carried, taken: Sequence[DataFile], head: TableMetadata) -> str | None:
+    def _sidecar(self, rebased: Rebased, taken: Sequence[DataFile], head: TableMetadata) -> str | None:
         """The record of where rows of removed files went (P26), for everybody who still has to find them."""
-        if not any(file.content == Content.DATA for file in taken) or not (carried.added or self._rewrites):
+        if not any(file.content == Content.DATA for file in taken) or not (rebased.added or self._rewrites):
             return None
-        if carried.lineage is None and self._unmoved_sidecar is not None:
+        if rebased.lineage is None and self._unmoved_sidecar is not None:
             return self._unmoved_sidecar
-        path = write_lineage(self._storage, self._runtime, head, carried.lineage or self._write.lineage)
+        path = write_lineage(self._storage, self._runtime, head, rebased.lineage or self._write.lineage)
         self._sidecars.append(path)
-        if carried.lineage is None:
+        if rebased.lineage is None:
             self._unmoved_sidecar = path
         return path
 
@@ -203,7 +203,7 @@ class OperationManifests:
             raise FilesMissing(sorted(missing))
         return [manifest for manifest in kept if manifest.manifest_path not in parts]
 
-    def _put_merged(self, manifests: list[Manifest], kept: Sequence[Manifest], place: Place) -> None:
+    def _put_merged(self, manifests: list[Manifest], kept: Sequence[Manifest], place: SnapshotPosition) -> None:
         """Each before those that were older than its parts, so that the newest still come first."""
         paths = [manifest.manifest_path for manifest in kept]
         for merge in self._write.merges:
@@ -212,14 +212,14 @@ class OperationManifests:
             manifests.insert(at, NewManifest(merge.manifest).named_by(place.snapshot_id, place.sequence_number))
 
     def _take_out(
-        self, live: Sequence[Manifest], carried: Carried, head: TableMetadata
+        self, live: Sequence[Manifest], rebased: Rebased, head: TableMetadata
     ) -> tuple[list[Manifest], list[NewManifest], list[DataFile]]:
         """Manifests that stay as they are, new ones in which my files are marked as deleted, and these files."""
-        required = {file.file_path for file in carried.removed}
-        wanted = required | {file.file_path for file in carried.removed_deletes}
+        required = {file.file_path for file in rebased.removed}
+        wanted = required | {file.file_path for file in rebased.removed_deletes}
         if not wanted:
             return list(live), [], []
-        specs = {file.spec_id for file in (*carried.removed, *carried.removed_deletes)}
+        specs = {file.spec_id for file in (*rebased.removed, *rebased.removed_deletes)}
         left = set(wanted)
         kept: list[Manifest] = []
         filtered: list[NewManifest] = []
@@ -263,7 +263,7 @@ class OperationManifests:
             for entry in (read_manifest(self._storage, manifest) if entries is None else entries)
         ]
 
-    def _merge(self, group: Sequence[Manifest], head: TableMetadata, place: Place) -> Manifest:
+    def _merge(self, group: Sequence[Manifest], head: TableMetadata, place: SnapshotPosition) -> Manifest:
         if len(group) == 1:
             return group[0]
         key = tuple(_identity(manifest) for manifest in group)

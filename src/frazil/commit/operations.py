@@ -109,7 +109,7 @@ class Bundle:
 
 
 @dataclass(frozen=True, slots=True)
-class Merge:
+class ManifestMerge:
     """One manifest that holds what several manifests of the table hold, and is to stand in their place."""
 
     parts: tuple[str, ...]
@@ -174,8 +174,8 @@ class Write:
     own_snapshot: bool = False
     """It does not share a snapshot with others."""
     bundles: tuple[Bundle, ...] = ()
-    """More of ``added`` and ``deletes``, where only a reference has travelled (``tickets.py``)."""
-    merges: tuple[Merge, ...] = ()
+    """More of ``added`` and ``deletes``, where only a reference has travelled (``delegation.py``)."""
+    merges: tuple[ManifestMerge, ...] = ()
     """The same files in fewer manifests."""
 
     @property

@@ -1,327 +1,556 @@
-"""Building what an attempt proposes, from an operation and the head it found. Pure: the files are written elsewhere."""
+"""Where my rows are by now: following them through everything that landed since my base (rule P26).
+
+An operation takes rows out of files by (file, position). Meanwhile others may have deleted some of these rows, changed
+them, or copied them into other files. Each winner's change moves the sets along, or shows that two writers want
+different things of one row. Pure: what has to be read is read through ``FileInspector``.
+"""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from frazil.commit.operations import Bundle, Kind, Write
-from frazil.errors import InvalidInput
-from frazil.format.manifests import DATA_MANIFEST, DELETE_MANIFEST
-from frazil.format.metadata import TableMetadata
-from frazil.format.properties import ORPHAN_GRACE
-from frazil.model import Change, Content, DataFile, Entry, Manifest, Snapshot, Status
+from pyroaring import BitMap64
 
-Json = dict[str, Any]
-Updates = tuple[Json, ...]
+from frazil.commit.checks import Check, FileInspector
+from frazil.commit.operations import Kind, Write
+from frazil.model import POSITION_FIELD, Change, Conflict, Content, DataFile, Entry, Lineage, Run, Status
+from frazil.read.plan import named_file
 
-VERB, LINEAGE = "frazil.verb", "frazil.lineage"
-"""Keys of a snapshot's summary: which write it was, and the record of where rows of replaced files went."""
-SOURCE = "source-snapshot-id"
-"""Iceberg's key for the snapshot that this one does again."""
-
-_MERGE_ENABLED = ("commit.manifest-merge.enabled", "true")
-_MERGE_MIN_COUNT = ("commit.manifest.min-count-to-merge", "100")
-_MERGE_TARGET_SIZE = ("commit.manifest.target-size-bytes", str(8 * 1024 * 1024))
-_ORPHAN_GRACE = (ORPHAN_GRACE, str(3 * 24 * 60 * 60 * 1000))
-"""Three days, as Iceberg's own remove_orphan_files waits."""
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where in the table's history an attempt puts its snapshot."""
-
-    snapshot_id: int
-    sequence_number: int
-    copies_number: int
-    """The data sequence number of copied rows: that of the snapshot they were read from (rule P20)."""
-    attempt: int
-    merges_later: bool = False
-    """Others wait for this commit: old manifests are merged beside it, not by it (``merging.py``)."""
-
-
-@dataclass(frozen=True, slots=True)
-class ManifestLayout:
-    """How the next manifest list is laid out: my new manifests first, then each bin, merged where it has several."""
-
-    bins: tuple[tuple[Manifest, ...], ...]
-    is_due: bool = False
-    """This is the commit with which there are enough manifests for a merge that was put off."""
-
-
-def lay_out(
-    existing: Sequence[Manifest],
-    mine: Sequence[Manifest],
-    properties: Mapping[str, str],
-    attempt: int,
-    *,
-    later: bool = False,
-) -> ManifestLayout:
-    """Decide which manifests are merged, by Iceberg's own properties and its packing (MergeAppend).
-
-    A repeated attempt waits for twice the count before it merges: while many writers race, the one that merges is the
-    slowest and loses, and then all of them would merge the same manifests again and again. The same holds ``later``,
-    for commits that others wait for: at the count somebody is told to merge beside them, and at twice the count they
-    do it themselves.
-    """
-    alone = tuple((manifest,) for manifest in (*mine, *existing))
-    if _text(properties, _MERGE_ENABLED).lower() != "true":
-        return ManifestLayout(alone)
-    count = _number(properties, _MERGE_MIN_COUNT)
-    minimum = count * (2 if later or attempt > 1 else 1)
-    target = _number(properties, _MERGE_TARGET_SIZE)
-    bins: list[tuple[Manifest, ...]] = []
-    is_due = False
-    for content in (DATA_MANIFEST, DELETE_MANIFEST):
-        new = [manifest for manifest in mine if manifest.content == content]
-        old = [manifest for manifest in existing if manifest.content == content]
-        is_due |= later and _crosses(len(old), len(old) + len(new), count)
-        if len(new) + len(old) < minimum:
-            bins.extend((manifest,) for manifest in (*new, *old))
-        else:
-            bins.extend(_merged((*new, *old), minimum, target))
-    return ManifestLayout(tuple(bins), is_due)
-
-
-def _crosses(before: int, after: int, count: int) -> bool:
-    """At the count, and now and then beyond it: whoever was told the first time may have died."""
-    step = max(1, count // 4)
-    return after >= count and before // step != after // step
-
-
-def _merged(manifests: Sequence[Manifest], minimum: int, target: int) -> Iterator[tuple[Manifest, ...]]:
-    by_spec: dict[int, list[Manifest]] = defaultdict(list)
-    for manifest in manifests:
-        by_spec[manifest.partition_spec_id].append(manifest)
-    newest = manifests[0]
-    for spec_id in sorted(by_spec, reverse=True):
-        for group in _pack_from_end(by_spec[spec_id], target):
-            # The bin that holds the new manifest is still filling up; older ones are merged as soon as they are full.
-            if newest not in group:
-                yield tuple(group)
-                continue
-            worth = _worth_merging(group) if len(group) >= minimum else 1
-            yield tuple(group[:worth])
-            yield from ((manifest,) for manifest in group[worth:])
-
-
-def _worth_merging(group: Sequence[Manifest]) -> int:
-    """How many of the newest: not an old one that is much larger than all newer ones together.
-
-    To copy it again each time would make merges the dearer the longer a table has been written to; so each entry is
-    copied as often as sizes double, as in a log-structured merge tree.
-    """
-    worth, size = 1, 0
-    for place, manifest in enumerate(group):
-        if manifest.manifest_length <= 2 * size:
-            worth = place + 1
-        size += manifest.manifest_length
-    return worth
-
-
-def _pack_from_end(manifests: Sequence[Manifest], target: int) -> list[list[Manifest]]:
-    """Fill bins from the oldest manifest on, so that only the first bin, with the newest, is left part full."""
-    bins: list[list[Manifest]] = []
-    size = 0
-    for manifest in reversed(manifests):
-        if bins and size + manifest.manifest_length <= target:
-            bins[-1].insert(0, manifest)
-            size += manifest.manifest_length
-        else:
-            bins.append([manifest])
-            size = manifest.manifest_length
-    return list(reversed(bins))
+Rows = BitMap64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Effect:
-    """What a snapshot does to its parent."""
+class Rebased:
+    """An operation as it stands at the head."""
 
-    kind: Kind
-    added: tuple[DataFile, ...] = ()
-    deletes: tuple[DataFile, ...] = ()
-    removed: tuple[DataFile, ...] = ()
+    removed: tuple[DataFile, ...]
+    """Data files that go whole."""
+    positions: Mapping[str, Rows]
+    """Files that stay, of others and of my own → rows to take out of them by new position deletes."""
+    files: Mapping[str, DataFile]
+    """The files that ``positions`` names."""
+    added: tuple[DataFile, ...]
+    """My data files of which some row is still wanted."""
+    deletes: tuple[DataFile, ...]
+    """My staged delete files that hold as they are."""
     removed_deletes: tuple[DataFile, ...] = ()
-    lineage_path: str | None = None
-    bundles: tuple[Bundle, ...] = ()
-    """More files that come."""
+    """Delete files that go, for they apply to no file that stays."""
+    lineage: Lineage | None = None
+    """Where my copies came from, when that is not what the operation was staged with."""
+    conflicts: tuple[Conflict, ...] = ()
+    replaced_twice: tuple[Change, ...] = ()
+    """Overwrites of others that took out rows which I put others in place of, too."""
+    dropped: int = 0
+    """How many of the rows that I append are left out, because others deleted them before they came (P23)."""
+    gone_already: int = 0
+    """How many of the rows that I delete others had deleted before."""
+    has_manifests: bool = False
+    """Manifests of mine come, too, as they are."""
 
     @property
-    def operation(self) -> str:
-        """Iceberg's word for it."""
-        if self.kind is Kind.REWRITE:
-            return "replace"
-        came = [each.holds_data for each in self.bundles]
-        if self.removed or self.deletes or self.removed_deletes or not all(came):
-            return "overwrite" if self.added or any(came) else "delete"
-        # A delete whose rows were gone when it landed is one all the same: rows on their way mind it (rule P23).
-        return "delete" if self.kind is Kind.DELETE else "append"
+    def is_empty(self) -> bool:
+        files = self.removed or self.added or self.deletes or self.removed_deletes
+        return not (files or self.positions or self.has_manifests)
+
+    def keeping(self, deletes: Container[str]) -> Rebased:
+        """The same, but these delete files stay."""
+        return replace(
+            self, removed_deletes=tuple(each for each in self.removed_deletes if each.file_path not in deletes)
+        )
+
+    def is_unchanged(self, write: Write) -> bool:
+        """It stands exactly as it was staged."""
+        same = (self.removed, self.added, self.deletes) == (write.removed, write.added, write.deletes)
+        return same and not self.positions and self.lineage is None
+
+
+def unchanged(write: Write) -> Rebased:
+    """Nothing happened meanwhile."""
+    manifests = bool(write.bundles or write.merges)
+    return Rebased(write.removed, {}, {}, write.added, write.deletes, write.removed_deletes, has_manifests=manifests)
+
+
+def rebase(write: Write, changes: Sequence[Change], look: FileInspector, checks: Iterable[Check]) -> Rebased:
+    """Follow the operation's rows through the winners' changes, oldest first."""
+    tracker = _Tracker(write, look, frozenset(checks))
+    for change in changes:
+        tracker.follow(change)
+    return tracker.result()
+
+
+@dataclass(slots=True)
+class _Piece:
+    """``length`` rows of a file, from ``first`` on, that are the rows of ``output`` from ``at`` on."""
+
+    first: int
+    length: int
+    output: str
+    at: int
+
+
+@dataclass(slots=True)
+class _Tracked:
+    """One live file that my operation takes rows out of, or that it looked at."""
+
+    file: DataFile
+    gone: Rows = field(default_factory=Rows)
+    """All rows I take out of it."""
+    moved: Rows = field(default_factory=Rows)
+    """Those that live on with other values."""
+    copied: list[_Piece] = field(default_factory=list)
+    """Those that live on as they were, in my copies."""
+    seen: Rows = field(default_factory=Rows)
+    """Rows that my operation read and depends on."""
+    taken: Rows = field(default_factory=Rows)
+    """Those that I take out and that were gone before: whoever leaves them out after that takes nothing from me."""
+    marks: list[DataFile] = field(default_factory=list)
+    """Delete files about this one alone that others added since; they have no use without it."""
 
     @property
-    def bytes_written(self) -> int:
-        return sum(file.file_size_in_bytes for file in (*self.added, *self.deletes))
+    def copied_rows(self) -> Rows:
+        rows = Rows()
+        for piece in self.copied:
+            rows.add_range(piece.first, piece.first + piece.length)
+        return rows
+
+    @property
+    def deleted(self) -> Rows:
+        return self.gone - self.moved - self.copied_rows
 
 
-def change_of(write: Write, effect: Effect, place: Place) -> Change:
-    """The same effect as those see it who have to check against it."""
+class _Tracker:
+    def __init__(self, write: Write, look: FileInspector, checks: frozenset[Check]) -> None:
+        self._write = write
+        self._look = look
+        self._checks = checks
+        self._replaces = write.kind in (Kind.OVERWRITE, Kind.REPLACE_PARTITIONS)
+        # An upsert's rows are the same whether or not there was a row to replace.
+        self._needs_rows = write.kind is not Kind.UPSERT
+        self._replaced_twice: list[Change] = []
+        self._gone_already = 0
+        self._stale: dict[str, Rows] = {}
+        self._tracked: dict[str, _Tracked] = {}
+        self._seen_known: set[str] = set()
+        self._conflicts: list[Conflict] = []
+        self._brought: dict[str, Entry] = {}
+        """Data files that others have added since and that are still there."""
+        self._dropped: set[str] = set()
+        """Delete files that others have taken out since."""
+        self._has_moved = False
+        self._whole = {file.file_path for file in write.removed}
+        """Files that I take out with all that is in them, rows that are dead already among it."""
+        for file in write.removed:
+            tracked = self._track(file)
+            tracked.gone.add_range(0, file.record_count)
+        for path, rows in write.positions.items():
+            self._track(write.touched[path]).gone |= rows
+        for path, rows in write.moved.items():
+            self._tracked[path].moved |= rows
+        for output, runs in write.copies.items():
+            at = 0
+            for run in runs:
+                self._tracked[run.source].copied.append(_Piece(run.first, run.length, output, at))
+                at += run.length
 
-    def entry(file: DataFile) -> Entry:
-        number = place.copies_number if file.file_path in write.copies else place.sequence_number
-        return Entry(Status.ADDED, file, place.snapshot_id, number, place.sequence_number)
+    def _track(self, file: DataFile) -> _Tracked:
+        return self._tracked.setdefault(file.file_path, _Tracked(file))
 
-    return Change(
-        snapshot_id=place.snapshot_id,
-        sequence_number=place.sequence_number,
-        operation=effect.operation,
-        added=tuple(map(entry, effect.added)),
-        removed=effect.removed,
-        deletes=tuple(map(entry, effect.deletes)),
-        removed_deletes=effect.removed_deletes,
-        is_delete=effect.operation == "delete" or write.kind is Kind.DELETE,
-        lineage_path=effect.lineage_path,
-        predicate=write.predicate,
-        is_partial=bool(effect.bundles),
-    )
+    # One change
+
+    def follow(self, change: Change) -> None:
+        if Check.NOT_DELETED in self._checks and self._write.on_deleted != "keep":
+            self._against_predicate(change)
+        for entry in change.deletes:
+            if entry.file.content == Content.POSITION_DELETES:
+                self._position_deletes(entry.file, change)
+            else:
+                self._equality_deletes(entry, change)
+        for file in change.removed:
+            self._removal(file, change)
+        if self._write.unneeded:
+            self._note_files(change)
+
+    def _note_files(self, change: Change) -> None:
+        for file in change.removed:
+            self._brought.pop(file.file_path, None)
+        self._dropped.update(file.file_path for file in change.removed_deletes)
+        self._brought.update((entry.file.file_path, entry) for entry in change.added)
+
+    def _position_deletes(self, deletes: DataFile, change: Change) -> None:
+        named = named_file(deletes)
+        paths = self._of_interest() if named is None else [named] if self._is_of_interest(named) else []
+        near = {path: tracked for path in paths if (tracked := self._marked(path, deletes)) is not None}
+        if not near:
+            return
+        found = self._look.positions(deletes)
+        for path, tracked in near.items():
+            if path not in found:
+                continue
+            if named is not None:
+                tracked.marks.append(deletes)
+            rows = found[path]
+            self._must_be_free(tracked, rows, change)
+            self._forget_copies(tracked, rows)
+            if tracked.seen & rows:
+                self._conflict(
+                    Check.NO_NEW_DELETE_FILES,
+                    change,
+                    f"{_count(tracked.seen & rows)} that this transaction read {_was(tracked.seen & rows)} deleted "
+                    f"from {_name(path)}",
+                    (path,),
+                )
+
+    def _marked(self, path: str, deletes: DataFile) -> _Tracked | None:
+        """A file whose rows a delete file may hit, by the bounds of its positions."""
+        tracked = self._interest(path)
+        if tracked is None:
+            return None
+        lower, upper = (bounds.get(POSITION_FIELD) for bounds in (deletes.lower_bounds, deletes.upper_bounds))
+        if lower is None or upper is None:
+            return tracked
+        first, last = (int.from_bytes(each, "little", signed=True) for each in (lower, upper))
+        rows = tracked.gone | tracked.seen
+        return tracked if first <= last and rows.range_cardinality(first, last + 1) else None
+
+    def _must_be_free(self, tracked: _Tracked, rows: Rows, change: Change) -> None:
+        """One row has one writer. To delete a row twice is harmless; to change a row that is gone is not."""
+        twice = Rows() if change.is_delete and not self._needs_rows else tracked.moved & rows
+        both = self._alive(tracked.file.file_path, (tracked.deleted & rows) - tracked.taken)
+        tracked.taken |= both
+        if not change.is_delete:
+            # The winner's rows may live on with other values, which my delete would not reach.
+            twice |= both
+        self._gone_already += len(both)
+        if twice:
+            self._conflict(
+                Check.ROW_OWNER,
+                change,
+                f"{_count(twice)} of {_name(tracked.file.file_path)} that this {self._write.name} changes "
+                f"{_was(twice)} changed or deleted by another writer (position {twice[0]}{_more(twice)})",
+                (tracked.file.file_path,),
+            )
+
+    def _forget_copies(self, tracked: _Tracked, rows: Rows) -> None:
+        """Rows that another writer took out must not come back in my copy of them."""
+        for piece in tracked.copied:
+            hit = rows & _range(piece.first, piece.length)
+            if hit:
+                self._stale.setdefault(piece.output, Rows()).update(hit.shift(piece.at - piece.first))
+
+    def _equality_deletes(self, entry: Entry, change: Change) -> None:
+        # Copies keep the base's sequence number, so a later equality delete finds its rows in them by itself (P19).
+        for tracked in self._near(entry):
+            path = tracked.file.file_path
+            if tracked.moved and (hit := self._look.hit_by_keys(entry, tracked.file, tracked.moved)):
+                self._conflict(
+                    Check.NO_NEW_DELETES,
+                    change,
+                    f"{_count(hit)} of {_name(path)} that this {self._write.name} changes {_was(hit)} replaced or "
+                    "deleted by key",
+                    (path,),
+                )
+            if tracked.seen and (hit := self._look.hit_by_keys(entry, tracked.file, tracked.seen)):
+                self._conflict(
+                    Check.NO_NEW_DELETE_FILES,
+                    change,
+                    f"{_count(hit)} that this transaction read {_was(hit)} replaced or deleted by key in {_name(path)}",
+                    (path,),
+                )
+
+    def _near(self, deletes: Entry) -> Iterator[_Tracked]:
+        """The files with rows that I change or depend on, where a delete by key may find some of them."""
+        read = self._look.seen_files()
+        for path in self._of_interest():
+            tracked = self._tracked.get(path)
+            if tracked is not None and not (tracked.moved or tracked.seen or self._is_unread(path)):
+                continue
+            # Which rows of a file were read is only found out where the delete may reach it at all.
+            if self._look.applies(deletes, read[path] if tracked is None else tracked.file):
+                found = self._interest(path)
+                if found is not None:
+                    yield found
+
+    def _removal(self, file: DataFile, change: Change) -> None:
+        tracked = self._interest(file.file_path)
+        if tracked is None:
+            return
+        if self._write.kind is Kind.REWRITE and change.operation == "replace":
+            self._conflict(
+                Check.FILES_NOT_REMOVED,
+                change,
+                f"another rewrite replaced {_name(file.file_path)}, which this one replaces, too",
+                (file.file_path,),
+                "Nothing is lost: run it again and it plans from the files there are now",
+            )
+            return
+        lineage = self._lineage_of(change)
+        if lineage is None:
+            what = f"{_name(file.file_path)} was replaced, and its writer left no record of where the rows went"
+            if tracked.gone:
+                self._conflict(Check.FILES_EXIST, change, what, (file.file_path,))
+            if tracked.seen:
+                self._conflict(Check.NO_REMOVED_ROWS, change, what, (file.file_path,))
+            return
+        del self._tracked[file.file_path]
+        self._has_moved = True
+        self._move(tracked, lineage, change)
+
+    def _lineage_of(self, change: Change) -> Lineage | None:
+        if change.lineage_path is not None:
+            return self._look.lineage(change.lineage_path)
+        # Where rows only go, no row of a removed file is anywhere else.
+        return Lineage() if change.is_delete else None
+
+    def _move(self, tracked: _Tracked, lineage: Lineage, change: Change) -> None:
+        path = tracked.file.file_path
+        pieces = list(_pieces_of(path, lineage.outputs))
+        rebased = Rows()
+        for piece in pieces:
+            rebased.add_range(piece.first, piece.first + piece.length)
+        changed = lineage.changed.get(path, Rows())
+        lost = (tracked.moved & changed) | (tracked.deleted & changed)
+        if self._needs_rows:
+            lost |= tracked.moved - rebased
+        if path in self._whole:
+            # A copy that was planned before a row was deleted still has it, and a mark on it.
+            doomed = tracked.deleted & rebased
+            tracked.taken |= doomed - self._alive(path, doomed)
+        gone = self._alive(path, tracked.deleted - rebased - changed - tracked.taken)
+        self._gone_already += len(gone)
+        replaced = gone if self._replaces else Rows() if self._needs_rows else tracked.moved - rebased - changed
+        if replaced and not change.is_delete:
+            self._replaced_twice.append(change)
+        if lost:
+            self._conflict(
+                Check.ROW_OWNER,
+                change,
+                f"{_count(lost)} of {_name(path)} that this {self._write.name} changes {_was(lost)} changed or deleted "
+                f"by another writer (position {lost[0]}{_more(lost)})",
+                (path,),
+            )
+        if tracked.seen - rebased:
+            self._conflict(
+                Check.NO_REMOVED_ROWS,
+                change,
+                f"{_count(tracked.seen - rebased)} that this transaction read {_was(tracked.seen - rebased)} taken out "
+                f"of {_name(path)}",
+                (path,),
+            )
+        self._forget_copies(tracked, tracked.copied_rows - rebased)
+        added = {entry.file.file_path: entry.file for entry in change.added}
+        for piece in pieces:
+            if piece.output in added:
+                self._track_piece(tracked, piece, added[piece.output])
+
+    def _alive(self, path: str, rows: Rows) -> Rows:
+        """Those of the rows that were there at the base; the others nobody can have replaced since."""
+        live = self._look.live_rows(path) if rows else None
+        return rows if live is None else rows & live
+
+    def _track_piece(self, tracked: _Tracked, piece: _Piece, output: DataFile) -> None:
+        """The part of a file's rows that went into one stretch of another file."""
+        target = self._track(output)
+        self._seen_known.add(output.file_path)
+        inside = _range(piece.first, piece.length)
+        for rows, to in (
+            (tracked.gone, target.gone),
+            (tracked.moved, target.moved),
+            (tracked.seen, target.seen),
+            (tracked.taken, target.taken),
+        ):
+            to.update((rows & inside).shift(piece.at - piece.first))
+        for mine in tracked.copied:
+            first = max(mine.first, piece.first)
+            end = min(mine.first + mine.length, piece.first + piece.length)
+            if first < end:
+                target.copied.append(
+                    _Piece(first - piece.first + piece.at, end - first, mine.output, first - mine.first + mine.at)
+                )
+
+    # Rows that were appended and that somebody deleted meanwhile (P23)
+
+    def _against_predicate(self, change: Change) -> None:
+        for file in self._write.added:
+            rows = self._look.asked_to_go(change, file)
+            if not rows:
+                continue
+            if self._write.on_deleted == "drop":
+                self._stale.setdefault(file.file_path, Rows()).update(rows)
+                continue
+            self._conflict(
+                Check.NOT_DELETED,
+                change,
+                f"{_count(rows)} of this {self._write.name} match what another writer has deleted meanwhile",
+                (file.file_path,),
+                "Append again if they are wanted all the same, or say on_deleted='keep' or 'drop'",
+            )
+
+    # What is looked at
+
+    def _of_interest(self) -> list[str]:
+        """In an order that is always the same: what is looked at first is read, and told, first."""
+        unread = (path for path in self._look.seen_files() if path not in self._seen_known)
+        return list(dict.fromkeys((*self._tracked, *unread)))
+
+    def _is_of_interest(self, path: str) -> bool:
+        return path in self._tracked or self._is_unread(path)
+
+    def _is_unread(self, path: str) -> bool:
+        """My operation read rows of this file, and which ones is not found out yet."""
+        return path not in self._seen_known and path in self._look.seen_files()
+
+    def _interest(self, path: str) -> _Tracked | None:
+        """The rows of one file that matter, those that were only read included; they are found when first needed."""
+        if path not in self._seen_known:
+            self._seen_known.add(path)
+            seen = self._look.seen_rows(path)
+            if seen is not None:
+                file, rows = seen
+                self._track(file).seen |= rows
+        return self._tracked.get(path)
+
+    def _conflict(self, check: Check, change: Change, detail: str, files: tuple[str, ...], advice: str = "") -> None:
+        if check in self._checks:
+            self._conflicts.append(
+                Conflict(
+                    check,
+                    detail,
+                    change.snapshot_id,
+                    change.operation,
+                    files,
+                    advice or f"Read the table again and repeat the {self._write.name}",
+                )
+            )
+
+    # Result
+
+    def result(self) -> Rebased:
+        write = self._write
+        removed: list[DataFile] = []
+        marks: list[DataFile] = list(write.removed_deletes)
+        positions: dict[str, Rows] = {}
+        files: dict[str, DataFile] = {}
+        for path, tracked in self._tracked.items():
+            if tracked.gone and len(tracked.gone) >= tracked.file.record_count:
+                removed.append(tracked.file)
+                marks.extend(tracked.marks)
+                continue
+            self._leave_copied(tracked)
+            if tracked.gone and tracked.gone != write.positions.get(path):
+                positions[path], files[path] = tracked.gone, tracked.file
+        added: list[DataFile] = []
+        for file in write.added:
+            stale = self._stale.get(file.file_path, Rows())
+            if len(stale) < file.record_count or not stale:
+                added.append(file)
+                if stale:
+                    positions[file.file_path], files[file.file_path] = stale, file
+        whole = {file.file_path for file in removed}
+        mine = {file.file_path for file in added}
+        deletes = [file for file in write.deletes if self._still_holds(file, positions, whole, mine)]
+        rebased = Rebased(
+            tuple(removed),
+            positions,
+            files,
+            tuple(added),
+            tuple(deletes),
+            removed_deletes=tuple(marks),
+            lineage=self._lineage() if self._has_moved else None,
+            conflicts=tuple(self._conflicts),
+            replaced_twice=tuple(self._replaced_twice),
+            dropped=sum(len(rows) for path, rows in self._stale.items() if path not in write.copies),
+            gone_already=self._gone_already,
+        )
+        # What is left must be work to do: an attempt that only takes out what is gone would be an empty snapshot.
+        return rebased.keeping(self._dropped | self._needed_again(whole)) if write.unneeded else rebased
+
+    def _needed_again(self, whole: set[str]) -> set[str]:
+        """Delete files that applied to nothing at the base, and apply to files that others have brought since.
+
+        A copy is as old as the snapshot that its writer read (P20), which may be older than a delete by key that
+        landed in between: without the delete, a row that it took out would be back.
+        """
+        brought = [entry for path, entry in self._brought.items() if path not in whole]
+        unneeded = (file for file in self._write.removed_deletes if file.file_path in self._write.unneeded)
+        return {file.file_path for file in unneeded if any(self._reaches(file, each) for each in brought)}
+
+    def _reaches(self, deletes: DataFile, data: Entry) -> bool:
+        number = self._write.unneeded[deletes.file_path]
+        # By position a delete reaches files of its own age, by key only older ones.
+        limit = number + (deletes.content == Content.POSITION_DELETES)
+        if data.sequence_number is not None and data.sequence_number >= limit:
+            return False
+        return self._look.applies(Entry(Status.EXISTING, deletes, sequence_number=number), data.file)
+
+    def _leave_copied(self, tracked: _Tracked) -> None:
+        """Rows that I copied, in a file that stays because others' rows are in it, too: they are there already.
+
+        So a position delete always means that a row went or changed, and everybody may take it for that.
+        """
+        if tracked.copied:
+            rows = tracked.copied_rows
+            self._forget_copies(tracked, rows)
+            tracked.gone -= rows
+            tracked.copied = []
+
+    def _lineage(self) -> Lineage:
+        outputs: dict[str, tuple[Run, ...]] = {}
+        for output in self._write.copies:
+            pieces = sorted(
+                (piece.at, path, (piece.first, piece.length))
+                for path, tracked in self._tracked.items()
+                for piece in tracked.copied
+                if piece.output == output
+            )
+            runs: list[Run] = []
+            end = 0
+            for at, path, (first, length) in pieces:
+                if at > end:
+                    # Rows whose source is gone: nobody can be looking for them any more.
+                    runs.append(Run("", 0, at - end))
+                runs.append(Run(path, first, length))
+                end = at + length
+            if runs:
+                outputs[output] = tuple(runs)
+        changed = {path: tracked.moved for path, tracked in self._tracked.items() if tracked.moved}
+        return Lineage(outputs, changed)
+
+    def _still_holds(self, deletes: DataFile, positions: Mapping[str, Rows], whole: set[str], mine: set[str]) -> bool:
+        if deletes.content != Content.POSITION_DELETES:
+            return True
+        named = named_file(deletes)
+        is_there = named in self._tracked or named in mine
+        return is_there and named not in positions and named not in whole
 
 
-def snapshot_json(
-    write: Write,
-    effect: Effect,
-    head: TableMetadata,
-    parent: Snapshot | None,
-    place: Place,
-    *,
-    timestamp_ms: int,
-    manifest_list: str,
-    identity: Mapping[str, str],
-) -> Json:
-    """The new snapshot as metadata.json holds it."""
-    summary = {
-        "operation": effect.operation,
-        **write.snapshot_properties,
-        **identity,
-        **({} if write.kind is Kind.APPEND else {VERB: write.kind.value}),
-        **({} if effect.lineage_path is None else {LINEAGE: effect.lineage_path}),
-        **summary_counts(effect, parent),
-    }
-    snapshot: Json = {
-        "snapshot-id": place.snapshot_id,
-        "sequence-number": place.sequence_number,
-        "timestamp-ms": timestamp_ms,
-        "manifest-list": manifest_list,
-        "summary": summary,
-        "schema-id": head.current_schema_id,
-    }
-    if parent is not None:
-        snapshot["parent-snapshot-id"] = parent.snapshot_id
-    return snapshot
+def _pieces_of(source: str, outputs: Mapping[str, tuple[Run, ...]]) -> Iterable[_Piece]:
+    for output, runs in outputs.items():
+        at = 0
+        for run in runs:
+            if run.source == source:
+                yield _Piece(run.first, run.length, output, at)
+            at += run.length
 
 
-def summary_counts(effect: Effect, parent: Snapshot | None) -> dict[str, str]:
-    """Counts in the specification's words ("Optional Snapshot Summary Fields"). A total nobody knows stays unknown."""
-    came, went = _counted(effect.added, effect.deletes), _counted(effect.removed, effect.removed_deletes)
-    bundled = _counted_in(effect.bundles)
-    came = {key: came[key] + bundled[key] for key in _TOTALS}
-    summary: dict[str, str] = {}
-    for key in _TOTALS:
-        if came[key] or (key in ("data-files", "records", "files-size") and effect.kind is Kind.APPEND):
-            summary[f"added-{key}"] = str(came[key])
-        if went[key]:
-            gone = "deleted" if key in ("data-files", "records") else "removed"
-            summary[f"{gone}-{key}"] = str(went[key])
-    summary |= {key: str(count) for key, count in _delete_files(effect, bundled["delete-files"]) if count}
-    everything = (*effect.added, *effect.deletes, *effect.removed, *effect.removed_deletes)
-    partitions = {(file.spec_id, file.partition) for file in everything if file.partition}
-    if partitions and not effect.bundles:
-        summary["changed-partition-count"] = str(len(partitions))
-    before = parent.summary if parent is not None else {f"total-{key}": "0" for key in _TOTALS}
-    for key in _TOTALS:
-        total = before.get(f"total-{key}", "")
-        if total.isdigit():
-            summary[f"total-{key}"] = str(max(0, int(total) + came[key] - went[key]))
-    return summary
+def _range(first: int, length: int) -> Rows:
+    rows = Rows()
+    rows.add_range(first, first + length)
+    return rows
 
 
-_TOTALS = ("data-files", "records", "files-size", "delete-files", "position-deletes", "equality-deletes")
-_DELETE_FILES = {Content.POSITION_DELETES: "position", Content.EQUALITY_DELETES: "equality"}
+def _count(rows: Rows) -> str:
+    return "1 row" if len(rows) == 1 else f"{len(rows)} rows"
 
 
-def _delete_files(effect: Effect, bundled: int) -> Iterator[tuple[str, int]]:
-    for content, word in _DELETE_FILES.items():
-        came = sum(1 for file in effect.deletes if file.content == content)
-        yield f"added-{word}-delete-files", came + (bundled if content == Content.EQUALITY_DELETES else 0)
-        yield f"removed-{word}-delete-files", sum(1 for file in effect.removed_deletes if file.content == content)
+def _was(rows: Rows) -> str:
+    return "was" if len(rows) == 1 else "were"
 
 
-def _counted(data: Sequence[DataFile], deletes: Sequence[DataFile]) -> dict[str, int]:
-    rows = {content: sum(f.record_count for f in deletes if f.content == content) for content in _DELETE_FILES}
-    return {
-        "data-files": len(data),
-        "records": sum(file.record_count for file in data),
-        "files-size": sum(file.file_size_in_bytes for file in (*data, *deletes)),
-        "delete-files": len(deletes),
-        "position-deletes": rows[Content.POSITION_DELETES],
-        "equality-deletes": rows[Content.EQUALITY_DELETES],
-    }
+def _more(rows: Rows) -> str:
+    return " …" if len(rows) > 1 else ""
 
 
-def _counted_in(bundles: Sequence[Bundle]) -> dict[str, int]:
-    data = [each.manifest for each in bundles if each.holds_data]
-    # Whoever names rows by position has read them, and such writes do not travel.
-    by_key = [each.manifest for each in bundles if not each.holds_data]
-    return {
-        "data-files": sum(each.added_files_count for each in data),
-        "records": sum(each.added_rows_count for each in data),
-        "files-size": sum(each.size_in_bytes for each in bundles),
-        "delete-files": sum(each.added_files_count for each in by_key),
-        "position-deletes": 0,
-        "equality-deletes": sum(each.added_rows_count for each in by_key),
-    }
-
-
-def add_snapshot(head: TableMetadata, branch: str, snapshot: Json) -> Updates:
-    """Updates that put a snapshot on top of a branch."""
-    kept = {key: value for key, value in head.refs.get(branch, {}).items() if key not in ("snapshot-id", "type")}
-    ref = {"action": "set-snapshot-ref", "ref-name": branch, "type": "branch", "snapshot-id": snapshot["snapshot-id"]}
-    return ({"action": "add-snapshot", "snapshot": snapshot}, {**ref, **kept})
-
-
-def write_requirements(write: Write, head: TableMetadata) -> Updates:
-    """What must still be true of the head when a write lands on it (rule P29)."""
-    found: list[Json] = [
-        {"type": "assert-table-uuid", "uuid": head.uuid},
-        {"type": "assert-ref-snapshot-id", "ref": write.branch, "snapshot-id": head.ref_snapshot_id(write.branch)},
-        {"type": "assert-current-schema-id", "current-schema-id": head.current_schema_id},
-    ]
-    if write.kind is Kind.REPLACE_PARTITIONS or write.key_spec_id is not None:
-        found.append({"type": "assert-default-spec-id", "default-spec-id": head.default_spec_id})
-    return tuple(found)
-
-
-def distinct(requirements: Iterable[Json]) -> Updates:
-    """The first of each kind, and of each branch: what a chain of changes asks of the head it starts on."""
-    found: dict[tuple[str, str], Json] = {}
-    for each in requirements:
-        found.setdefault((each["type"], each.get("ref", "")), each)
-    return tuple(found.values())
-
-
-def may_be_cleaned_up(since_ms: int, now_ms: int, properties: Mapping[str, str]) -> bool:
-    """Whether files written since then are near the age at which others take them for orphans (rule P35).
-
-    Half of it: the clocks of two machines differ, and the swap comes a while after the look.
-    """
-    return 2 * (now_ms - since_ms) > _number(properties, _ORPHAN_GRACE)
-
-
-def _text(properties: Mapping[str, str], setting: tuple[str, str]) -> str:
-    return str(properties.get(*setting))
-
-
-def _number(properties: Mapping[str, str], setting: tuple[str, str]) -> int:
-    text = _text(properties, setting)
-    if not text.isdigit() or int(text) < 1:
-        raise InvalidInput(f"The table property {setting[0]} must be a positive whole number, not {text!r}")
-    return int(text)
+def _name(path: str) -> str:
+    """A file's own name; where it lies is in the evidence."""
+    return path.rpartition("/")[2]

@@ -239,7 +239,7 @@ def file_from_json(
     )
 
 
-# Looking up is several times faster than calling an enum.
+# FullInspector up is several times faster than calling an enum.
 _CONTENTS = tuple(Content)
 
 

@@ -6,7 +6,7 @@ from pyroaring import BitMap64
 
 from frazil.commit.history import change_of
 from frazil.commit.operations import Base, Kind, RowCounts, Write
-from frazil.commit.rebase import SOURCE
+from frazil.commit.snapshot_layout import SOURCE
 from frazil.dml.view import Settings, View
 from frazil.errors import InvalidInput
 from frazil.format.filters import parse_filter

@@ -18,7 +18,7 @@ from concurrency.combiners.orders import Deed, Desk, Moment, Order
 from concurrency.combiners.writer import Note, commit_id_of, write
 from concurrency.crew import Crew, Violated, wrong_batches
 from concurrency.writers import SCHEMA, Address
-from frazil.commit.line import place_of
+from frazil.commit.queued_writer import place_of
 from frazil.model import Ident
 
 WRITERS = 6

@@ -17,7 +17,7 @@ from typing import Any
 from concurrency.combiners.orders import Deed, Desk, Moment
 from concurrency.writers import Address, batch
 from frazil.catalog._db import Db
-from frazil.catalog.base import Head, Outcome, Prepared, Proposal, Settlement, Ticket
+from frazil.catalog.base import Head, Outcome, Prepared, Proposal, QueuedCommit, QueueUpdate
 from frazil.commit.loop import Phase
 from frazil.errors import FrazilError
 from frazil.model import Commit, Ident
@@ -67,8 +67,8 @@ class Watched:
         self._late: Prepared | None = None
         self._obey = obey
         self._notes = notes
-        self._try_turn, self._prepare, self._swap = catalog.try_turn, catalog.prepare, catalog.swap
-        catalog.try_turn, catalog.prepare, catalog.swap = self.try_turn, self.prepare, self.swap
+        self._try_turn, self._prepare, self._swap = catalog.try_commit_lock, catalog.prepare, catalog.swap
+        catalog.try_commit_lock, catalog.prepare, catalog.swap = self.try_commit_lock, self.prepare, self.swap
         queue = catalog.queue
         self._put, self._settle = queue.put, queue.settle
         queue.put, queue.settle = self.put, self.settle
@@ -83,7 +83,7 @@ class Watched:
         if phase is Phase.QUEUED or is_combining:
             self._obey(moment)
 
-    def try_turn(self, ident: Ident) -> Callable[[], None] | None:
+    def try_commit_lock(self, ident: Ident) -> Callable[[], None] | None:
         release = self._try_turn(ident)
         if release is None:
             return None
@@ -95,13 +95,13 @@ class Watched:
 
         return give_back
 
-    def put(self, ticket: Ticket, lives_ms: int) -> bool:
+    def put(self, ticket: QueuedCommit, lives_ms: int) -> bool:
         self._own = ticket.key
         has_company: bool = self._put(ticket, lives_ms)
         return has_company
 
     def prepare(self, ident: Ident, head: Head, proposal: Proposal) -> Prepared:
-        settled = () if proposal.settlement is None else proposal.settlement.committed
+        settled = () if proposal.queue_update is None else proposal.queue_update.committed
         self._others = len({*settled} - {self._own})
         prepared: Prepared = self._prepare(ident, head, proposal)
         return prepared
@@ -126,9 +126,9 @@ class Watched:
         with contextlib.suppress(FrazilError):
             self._swap(prepared)
 
-    def settle(self, db: Db, settlement: Settlement) -> None:
+    def settle(self, db: Db, queue_update: QueueUpdate) -> None:
         """Within the swap's transaction, which commits after it."""
-        self._settle(db, settlement)
+        self._settle(db, queue_update)
         if self._has_turn and self._others:
             self._obey(Moment.INSIDE)
 

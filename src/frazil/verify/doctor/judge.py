@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from frazil.catalog.base import Committed, Stale
-from frazil.verify.doctor.model import Answer, Finding, Round, Sight, Ticket
+from frazil.verify.doctor.model import Answer, Finding, QueuedCommit, Round, Sight
 
 _NOT_A_SWAP = (
     "Do not let two writers share this catalog. Move the tables to a catalog with a real compare-and-swap "
@@ -147,7 +147,7 @@ def _answers_of_losers(played: Round, stale_is_certain: bool) -> Iterable[Findin
             )
 
 
-def _committed(played: Round) -> list[Ticket]:
+def _committed(played: Round) -> list[QueuedCommit]:
     return [ticket for ticket in played.tickets if isinstance(ticket.answer, Committed)]
 
 

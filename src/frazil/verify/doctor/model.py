@@ -76,7 +76,7 @@ class Sight:
 
 
 @dataclass(frozen=True, slots=True)
-class Ticket:
+class QueuedCommit:
     """One swap: who sent it, what it expected, what it would have made, what it was told."""
 
     worker: int
@@ -96,5 +96,5 @@ class Round:
     head: int | None
     """The snapshot that was current when the swaps were sent."""
     head_location: str
-    tickets: tuple[Ticket, ...]
+    tickets: tuple[QueuedCommit, ...]
     after: tuple[Sight, ...]

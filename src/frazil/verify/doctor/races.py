@@ -14,7 +14,7 @@ from frazil.catalog.base import Committed, Stale, Unknown
 from frazil.runtime import Runtime
 from frazil.verify.doctor.crew import Crew
 from frazil.verify.doctor.judge import judge_repeat, judge_round, nobody_won
-from frazil.verify.doctor.model import Finding, Refused, Round, Sight, Ticket
+from frazil.verify.doctor.model import Finding, QueuedCommit, Refused, Round, Sight
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ class Ledger:
         if played.kind in ("race", "paused") and nobody_won(played):
             self.without_winner += 1
 
-    def _enter_ticket(self, ticket: Ticket) -> None:
+    def _enter_ticket(self, ticket: QueuedCommit) -> None:
         match ticket.answer:
             case Committed():
                 if ticket.snapshot_id not in self.acknowledged:
@@ -74,7 +74,7 @@ class Table:
     def new_ids(self, workers: range | list[int]) -> dict[int, int]:
         return {worker: self.runtime.new_snapshot_id() for worker in workers}
 
-    def enter(self, kind: str, before: Sight, tickets: list[Ticket]) -> tuple[Sight, ...]:
+    def enter(self, kind: str, before: Sight, tickets: list[QueuedCommit]) -> tuple[Sight, ...]:
         """Judge the round; returns what all processes saw after it."""
         after = self.crew.look()
         number = self.ledger.played + 1
@@ -89,7 +89,7 @@ def race(table: Table) -> None:
     made = table.crew.prepare(ids)
     table.crew.start_together(ids)
     answers = {worker: table.crew.answer(worker) for worker in ids}
-    tickets = [Ticket(w, made[w].expected, ids[w], made[w].location, answers[w]) for w in ids]
+    tickets = [QueuedCommit(w, made[w].expected, ids[w], made[w].location, answers[w]) for w in ids]
     table.enter("race", sights[0], tickets)
     _resolve_unknown(table, tickets)
 
@@ -105,7 +105,7 @@ def delayed(table: Table) -> None:
     table.runtime.sleep(table.stall_s)
     before = crew.look([1])[0]
     answer = crew.send(0, late)
-    table.enter("delayed", before, [Ticket(0, made.expected, late, made.location, answer)])
+    table.enter("delayed", before, [QueuedCommit(0, made.expected, late, made.location, answer)])
 
 
 def repeated(table: Table) -> None:
@@ -117,7 +117,7 @@ def repeated(table: Table) -> None:
     before = crew.look([0])[0]
     for worker in (0, 1):
         answer = crew.send(worker, ids[worker])
-        ticket = Ticket(worker, made[worker].expected, ids[worker], made[worker].location, answer)
+        ticket = QueuedCommit(worker, made[worker].expected, ids[worker], made[worker].location, answer)
         before = table.enter("repeated", before, [ticket])[0]
     _again(table, 1, ids[1])
     _again(table, 0, ids[0])
@@ -147,7 +147,7 @@ def paused(table: Table, share: float) -> None:
     finally:
         crew.resume(victim)
     answers = {worker: crew.answer(worker) for worker in ids}
-    tickets = [Ticket(w, made[w].expected, ids[w], made[w].location, answers[w]) for w in ids]
+    tickets = [QueuedCommit(w, made[w].expected, ids[w], made[w].location, answers[w]) for w in ids]
     table.enter("paused", sights[0], tickets)
     _resolve_unknown(table, tickets)
 
@@ -160,7 +160,7 @@ def _commit_alone(table: Table, worker: int) -> float:
     started = table.runtime.monotonic()
     answer = table.crew.send(worker, snapshot_id)
     elapsed = table.runtime.monotonic() - started
-    table.enter("alone", before, [Ticket(worker, made.expected, snapshot_id, made.location, answer)])
+    table.enter("alone", before, [QueuedCommit(worker, made.expected, snapshot_id, made.location, answer)])
     return elapsed
 
 
@@ -172,7 +172,7 @@ def _again(table: Table, worker: int, snapshot_id: int) -> None:
     table.ledger.findings.extend(judge_repeat(answer, had_won=had_won, before=before, after=table.crew.look()))
 
 
-def _resolve_unknown(table: Table, tickets: list[Ticket]) -> None:
+def _resolve_unknown(table: Table, tickets: list[QueuedCommit]) -> None:
     """Rule P9: the identical swap is sent again, which fences the first; then the head says what happened."""
     for ticket in tickets:
         if not isinstance(ticket.answer, Unknown):

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from frazil.catalog._db import Bell, Db, DuplicateRow, LostRace, OutcomeUnknown
+from frazil.catalog._db import Db, DuplicateRow, LostRace, Notifier, OutcomeUnknown
 from frazil.catalog._queue import QUEUE
 from frazil.catalog._sql import PINS, TABLES
-from frazil.catalog.base import RESERVATION, Fate
+from frazil.catalog.base import RESERVATION, QueueState
 from frazil.errors import CatalogUnavailable
 from frazil.runtime import RandomStream
 from frazil.verify.simulator.faults import Fault, Point
@@ -121,7 +121,7 @@ class Database:
 
     def _look_at_tickets(self, who: str) -> None:
         """Nobody commits for a writer that has given no sign of life for so long (rule P3)."""
-        sql = f"SELECT ticket, deadline FROM {QUEUE} WHERE state = {int(Fate.COMMITTED)}"  # noqa: S608
+        sql = f"SELECT ticket, deadline FROM {QUEUE} WHERE state = {int(QueueState.COMMITTED)}"  # noqa: S608
         for ticket, deadline in self._db.execute(sql):
             if ticket not in self._committed and deadline <= self.now_ms:
                 self._world.records.problems.append(f"{who} has committed the ticket {ticket}, which had expired")
@@ -135,7 +135,7 @@ class Database:
 
     # Turns
 
-    def try_turn(self, process: Process, key: str) -> Callable[[], None] | None:
+    def try_commit_lock(self, process: Process, key: str) -> Callable[[], None] | None:
         if key in self._turns:
             self._refuse(process)
             return None
@@ -273,12 +273,12 @@ class SimulatedEngine:
         row = self.write(lambda db: db.execute(sql, parameters).fetchone(), durable=False)
         return None if row is None else row[0]
 
-    def try_turn(self, key: str) -> Callable[[], None] | None:
+    def try_commit_lock(self, key: str) -> Callable[[], None] | None:
         self._process.take(self._trip_s)
         self._check_there()
-        return self._database.try_turn(self._process, key)
+        return self._database.try_commit_lock(self._process, key)
 
-    def bell(self) -> Bell:
+    def bell(self) -> Notifier:
         return SimulatedBell(self._process)
 
     def may_change(self, table: str) -> bool:  # noqa: ARG002 - everybody may

@@ -110,7 +110,7 @@ class _Stranger(PointerCatalog):
         self.queue = None
 
     @contextlib.contextmanager
-    def turn(self, ident: Ident, patience_s: float) -> Iterator[None]:  # noqa: ARG002 - the seam's
+    def commit_lock(self, ident: Ident, patience_s: float) -> Iterator[None]:  # noqa: ARG002 - the seam's
         yield
 
     def prepare(self, ident: Ident, head: Head, proposal: Proposal) -> Prepared:

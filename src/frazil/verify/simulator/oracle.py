@@ -16,8 +16,8 @@ from typing import Any
 import orjson
 
 from frazil.catalog.records import COMMIT_ID
-from frazil.commit.line import LIVES_MS
-from frazil.commit.rebase import VERB
+from frazil.commit.queued_writer import LIVES_MS
+from frazil.commit.snapshot_layout import VERB
 from frazil.commit.summaries import commits_of
 from frazil.errors import FrazilError, RetriesExhausted
 from frazil.table import Table

@@ -9,9 +9,19 @@ from typing import Any
 
 import orjson
 
-from frazil.catalog.base import Ticket
+from frazil.catalog.base import QueuedCommit
 from frazil.commit.intents import PropertyChange, SinkMark
-from frazil.commit.operations import Base, Bundle, Identity, Kind, Merge, MetadataChange, Operation, RowCounts, Write
+from frazil.commit.operations import (
+    Base,
+    Bundle,
+    Identity,
+    Kind,
+    ManifestMerge,
+    MetadataChange,
+    Operation,
+    RowCounts,
+    Write,
+)
 from frazil.commit.summaries import CannotWrite, file_from_json, file_to_json
 from frazil.model import DataFile, FieldSummary, Isolation, Manifest
 
@@ -21,23 +31,23 @@ MOST_FILES = 100
 """Of an operation with more, a reference travels: the manifests that its writer has made of them."""
 
 
-class NotUnderstood(Exception):
+class UnreadableTicket(Exception):
     """A ticket that this release cannot read, or that names what may not travel."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Parcel:
+class DelegatedCommit:
     """What one commit does, where others may do it: rows that come, and properties of the table."""
 
     write: Write | None
     changes: tuple[MetadataChange, ...] = ()
 
 
-Bundling = Callable[[], tuple[Bundle, ...]]
+MakeBundles = Callable[[], tuple[Bundle, ...]]
 """Makes manifests of an operation's files."""
 
 
-def travels(operations: Sequence[Operation]) -> Parcel | None:
+def delegable(operations: Sequence[Operation]) -> DelegatedCommit | None:
     """What others may commit; None: these operations are for their own writer."""
     writes = [each for each in operations if isinstance(each, Write)]
     changes = tuple(each for each in operations if isinstance(each, MetadataChange))
@@ -45,10 +55,10 @@ def travels(operations: Sequence[Operation]) -> Parcel | None:
         return None
     if not all(isinstance(each.intent, PropertyChange | SinkMark) for each in changes):
         return None
-    return Parcel(writes[0] if writes else None, changes)
+    return DelegatedCommit(writes[0] if writes else None, changes)
 
 
-def encode(parcel: Parcel, identity: Identity, bundling: Bundling) -> bytes | None:
+def encode(parcel: DelegatedCommit, identity: Identity, bundling: MakeBundles) -> bytes | None:
     """The body of a ticket; None: it is too odd to travel."""
     raw: dict[str, Any] = {"digest": identity.digest, "given": identity.given}
     write = parcel.write
@@ -65,17 +75,17 @@ def encode(parcel: Parcel, identity: Identity, bundling: Bundling) -> bytes | No
     return body if len(body) <= MOST_BYTES else None
 
 
-def decode(ticket: Ticket) -> tuple[Parcel, Identity]:
-    """What ``encode`` was given. Raises NotUnderstood, whatever is wrong: its own writer knows better (rule P4)."""
+def decode(ticket: QueuedCommit) -> tuple[DelegatedCommit, Identity]:
+    """What ``encode`` was given. Raises UnreadableTicket, whatever is wrong: its own writer knows better (rule P4)."""
     if ticket.version != VERSION:
-        raise NotUnderstood(f"version {ticket.version}")
+        raise UnreadableTicket(f"version {ticket.version}")
     try:
         raw = orjson.loads(ticket.body)
         changes = tuple(_change_of(ticket.table_uuid, *each) for each in raw["changes"])
         write = None if raw["write"] is None else _write_of(ticket, raw["write"])
-        return Parcel(write, changes), Identity(ticket.commit_id, raw["digest"], raw["given"])
+        return DelegatedCommit(write, changes), Identity(ticket.commit_id, raw["digest"], raw["given"])
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, ArithmeticError) as error:
-        raise NotUnderstood(type(error).__name__) from error
+        raise UnreadableTicket(type(error).__name__) from error
 
 
 # Changes without rows
@@ -97,7 +107,7 @@ def _change_of(table_uuid: str, what: str, name: str, *values: Any) -> MetadataC
         return MetadataChange(table_uuid, PropertyChange(dict(updates), tuple(removals)), name)
     if what == "sink":
         return MetadataChange(table_uuid, SinkMark(*values), name)
-    raise NotUnderstood(what)
+    raise UnreadableTicket(what)
 
 
 # Rows
@@ -126,7 +136,7 @@ def _write(write: Write) -> dict[str, Any]:
     }
 
 
-def _write_of(ticket: Ticket, raw: dict[str, Any]) -> Write:
+def _write_of(ticket: QueuedCommit, raw: dict[str, Any]) -> Write:
     return Write(
         kind=Kind(raw["kind"]),
         table_uuid=ticket.table_uuid,
@@ -146,7 +156,7 @@ def _write_of(ticket: Ticket, raw: dict[str, Any]) -> Write:
         snapshot_properties=raw["properties"],
         own_snapshot=raw["own"],
         bundles=tuple(Bundle(_manifest_of(*rest), size) for size, *rest in raw["bundles"]),
-        merges=tuple(Merge(tuple(parts), _manifest_of(*rest)) for parts, *rest in raw["merges"]),
+        merges=tuple(ManifestMerge(tuple(parts), _manifest_of(*rest)) for parts, *rest in raw["merges"]),
     )
 
 

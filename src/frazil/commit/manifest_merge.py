@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from frazil.commit.operations import Base, Kind, Merge, Write
-from frazil.commit.rebase import lay_out
+from frazil.commit.operations import Base, Kind, ManifestMerge, Write
+from frazil.commit.snapshot_layout import lay_out
 from frazil.format.manifests import read_manifest, read_manifest_list, with_counts, write_manifest
 from frazil.format.metadata import TableMetadata
 from frazil.format.storage import Storage
@@ -20,7 +20,7 @@ from frazil.runtime import Runtime
 
 
 def merged(storage: Storage, runtime: Runtime, head: TableMetadata, branch: str) -> Write | None:
-    """Merge what is to be merged on a branch; None: nothing is."""
+    """ManifestMerge what is to be merged on a branch; None: nothing is."""
     snapshot = head.head_snapshot(branch)
     if snapshot is None or snapshot.manifest_list is None:
         return None
@@ -30,7 +30,7 @@ def merged(storage: Storage, runtime: Runtime, head: TableMetadata, branch: str)
         for each in read_manifest_list(storage, snapshot.manifest_list)
         if each.added_files_count or each.existing_files_count
     ]
-    merges: list[Merge] = []
+    merges: list[ManifestMerge] = []
     try:
         groups = (group for group in lay_out(live, (), head.properties, attempt=1).bins if len(group) > 1)
         merges.extend(_merge(storage, runtime, head, group) for group in groups)
@@ -49,7 +49,7 @@ def merged(storage: Storage, runtime: Runtime, head: TableMetadata, branch: str)
     )
 
 
-def _merge(storage: Storage, runtime: Runtime, head: TableMetadata, parts: Sequence[Manifest]) -> Merge:
+def _merge(storage: Storage, runtime: Runtime, head: TableMetadata, parts: Sequence[Manifest]) -> ManifestMerge:
     spec_id, content = parts[0].partition_spec_id, parts[0].content
     entries = [
         replace(entry, status=Status.EXISTING) for manifest in parts for entry in read_manifest(storage, manifest)
@@ -57,4 +57,4 @@ def _merge(storage: Storage, runtime: Runtime, head: TableMetadata, parts: Seque
     path = f"{head.metadata_folder}/{runtime.new_uuid()}-m0.avro"
     spec, schema = head.spec(spec_id), head.spec_schema(spec_id)
     new = write_manifest(storage, path, entries, spec=spec, schema=schema, content=content)
-    return Merge(tuple(manifest.manifest_path for manifest in parts), new.manifest)
+    return ManifestMerge(tuple(manifest.manifest_path for manifest in parts), new.manifest)

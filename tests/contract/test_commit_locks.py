@@ -27,7 +27,7 @@ HOLD = """
 import sys
 from frazil.model import Ident
 from frazil.catalog.{module} import {store}
-release = {store}(sys.argv[1]).try_turn(Ident(("shop",), "events"))
+release = {store}(sys.argv[1]).try_commit_lock(Ident(("shop",), "events"))
 print("taken" if release else "busy", flush=True)
 sys.stdin.read()
 """
@@ -48,20 +48,20 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
 
 
 def test_one_writer_has_the_turn_of_a_table_and_gives_it_back(store: Any) -> None:
-    release = store.try_turn(EVENTS)
+    release = store.try_commit_lock(EVENTS)
     assert release is not None
-    assert store.try_turn(EVENTS) is None
-    other = store.try_turn(OTHER)
+    assert store.try_commit_lock(EVENTS) is None
+    other = store.try_commit_lock(OTHER)
     assert other is not None, "another table has a turn of its own"
     release()
-    again = store.try_turn(EVENTS)
+    again = store.try_commit_lock(EVENTS)
     assert again is not None
     again()
     other()
 
 
 def test_p2_a_swap_needs_no_turn(store: Any) -> None:
-    release = store.try_turn(EVENTS)
+    release = store.try_commit_lock(EVENTS)
     assert store.swap(EVENTS, "v0", "v1", None) == Committed("v1")
     release()
 
@@ -76,12 +76,12 @@ def test_p3_a_killed_process_gives_its_turn_back(kind: str, tmp_path: Path, requ
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "taken\n"
-        assert store.try_turn(EVENTS) is None
+        assert store.try_commit_lock(EVENTS) is None
         os.kill(holder.pid, signal.SIGKILL)
         holder.wait(30)
         release = None
         for _ in range(200):
-            if (release := store.try_turn(EVENTS)) is not None:
+            if (release := store.try_commit_lock(EVENTS)) is not None:
                 break
             SYSTEM.sleep(0.05)  # Postgres notices a dead client when it next touches the socket
         assert release is not None
@@ -106,11 +106,11 @@ def test_p3_nobody_waits_longer_than_a_second_for_a_writer_that_makes_no_progres
     store.create_namespace(("shop",), {})
     store.insert(EVENTS, "v0")
     catalog, slept = catalog_with_clock(store)
-    stuck = store.try_turn(EVENTS)
-    with catalog.turn(EVENTS, 10):
+    stuck = store.try_commit_lock(EVENTS)
+    with catalog.commit_lock(EVENTS, 10):
         pass
     assert 1.0 < sum(slept) < 3.0
-    assert store.try_turn(EVENTS) is None, "the stuck writer still has it"
+    assert store.try_commit_lock(EVENTS) is None, "the stuck writer still has it"
     assert stuck is not None
 
 
@@ -119,7 +119,7 @@ def test_nobody_waits_longer_than_asked_even_while_others_make_progress() -> Non
     store.create_namespace(("shop",), {})
     store.insert(EVENTS, "v0")
     catalog, slept = catalog_with_clock(store)
-    assert store.try_turn(EVENTS) is not None
+    assert store.try_commit_lock(EVENTS) is not None
     read, number = store.read, iter(range(1, 1000))
 
     def moving(ident: Ident) -> Any:
@@ -127,7 +127,7 @@ def test_nobody_waits_longer_than_asked_even_while_others_make_progress() -> Non
         return read(ident)
 
     store.read = moving  # type: ignore[method-assign]
-    with catalog.turn(EVENTS, 4):
+    with catalog.commit_lock(EVENTS, 4):
         pass
     assert 4.0 <= sum(slept) < 5.0
 
@@ -137,7 +137,7 @@ def test_a_writer_waits_on_while_others_make_progress() -> None:
     store.create_namespace(("shop",), {})
     store.insert(EVENTS, "v0")
     catalog, slept = catalog_with_clock(store)
-    busy = store.try_turn(EVENTS)
+    busy = store.try_commit_lock(EVENTS)
     assert busy is not None
     moves = iter(range(1, 4))
     read = store.read
@@ -151,15 +151,15 @@ def test_a_writer_waits_on_while_others_make_progress() -> None:
         return read(ident)
 
     store.read = moving  # type: ignore[method-assign]
-    with catalog.turn(EVENTS, 10):
-        assert store.try_turn(EVENTS) is None, "it is ours now"
+    with catalog.commit_lock(EVENTS, 10):
+        assert store.try_commit_lock(EVENTS) is None, "it is ours now"
     assert sum(slept) > 3.0
 
 
 def test_turns_that_cannot_be_had_are_gone_without(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "catalog.db")
     (tmp_path / "catalog.db-turns").write_text("a file where a folder should be")
-    release = store.try_turn(EVENTS)
+    release = store.try_commit_lock(EVENTS)
     assert release is not None
     release()
     store.close()
@@ -167,7 +167,7 @@ def test_turns_that_cannot_be_had_are_gone_without(tmp_path: Path) -> None:
 
 def test_a_forked_child_does_not_keep_its_parents_turn(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "catalog.db")
-    release = store.try_turn(EVENTS)
+    release = store.try_commit_lock(EVENTS)
     assert release is not None
     (stop, stopping), (up, coming_up) = os.pipe(), os.pipe()
     child = os.fork()
@@ -177,7 +177,7 @@ def test_a_forked_child_does_not_keep_its_parents_turn(tmp_path: Path) -> None:
         os._exit(0)
     os.read(up, 1)
     release()
-    again = store.try_turn(EVENTS)
+    again = store.try_commit_lock(EVENTS)
     os.write(stopping, b"x")
     os.waitpid(child, 0)
     for each in (stop, stopping, up, coming_up):

@@ -30,7 +30,7 @@ _MOST_UNHEARD = 10_000
 _POLL_S = 0.02
 
 
-class Rung:
+class Waiters:
     """Threads of one process that sleep until their keys are called; one of them listens for all."""
 
     def __init__(self, runtime: Runtime) -> None:
@@ -74,7 +74,7 @@ class Rung:
             self._called.discard(key)
 
 
-class SocketBell:
+class SocketNotifier:
     """Processes of one host ring each other by datagrams to sockets that have a name and no file."""
 
     def __init__(self, runtime: Runtime) -> None:
@@ -84,7 +84,7 @@ class SocketBell:
         _fork.watch(self)
 
     def _reset(self) -> None:
-        self._rung = Rung(self._runtime)
+        self._rung = Waiters(self._runtime)
         self._socket: socket.socket | None = None
         self._name = ""
 
@@ -186,7 +186,7 @@ class Session:
         self._reset()
 
     def _reset(self) -> None:
-        self._rung = Rung(self._runtime)
+        self._rung = Waiters(self._runtime)
         self._connection: _Connection | None = None
         self._channel = f"frazil_{self._runtime.new_hex()}"
         self._held: set[str] = set()

@@ -27,8 +27,8 @@ _SIZE_OF_A_PREDICATE = 4_000
 """About how many bytes of memory it takes, parsed."""
 
 
-class Looking:
-    """Implements ``Look`` for one operation. What it finds is kept over the attempts: files never change."""
+class FullInspector:
+    """Implements ``FileInspector`` for one operation. What it finds is kept over the attempts: files never change."""
 
     def __init__(self, storage: Storage, write: Write, own_files: frozenset[str] = frozenset()) -> None:
         self._storage = storage
@@ -41,7 +41,7 @@ class Looking:
         self._asked: dict[tuple[int, str], BitMap64] = {}
         self._indexes: dict[str, DeleteIndex] = {}
 
-    def at(self, head: TableMetadata, found: TableMetadata) -> Looking:
+    def at(self, head: TableMetadata, found: TableMetadata) -> FullInspector:
         """The same, at this head: schemas and specs are the table's newest. ``found``: the head as others left it."""
         if head is not self._head:
             # They read bounds by the head's types, which may have become wider.
@@ -187,24 +187,24 @@ class Looking:
         return tasks[0].file, rows
 
 
-class NeedsLook(Exception):
+class NeedsFileAccess(Exception):
     """Statistics cannot decide, and only the operation's own writer opens files for it (rule P4)."""
 
 
-class Glance(Looking):
-    """Implements ``Look`` for an operation of another writer: by statistics alone, without opening a file."""
+class StatsOnlyInspector(FullInspector):
+    """Implements ``FileInspector`` for an operation of another writer: by statistics alone, without opening a file."""
 
     def _reading(self) -> Reading:
-        raise NeedsLook
+        raise NeedsFileAccess
 
     def positions(self, deletes: DataFile) -> Mapping[str, BitMap64]:  # noqa: ARG002 - the seam's
-        raise NeedsLook
+        raise NeedsFileAccess
 
     def lineage(self, path: str) -> Lineage | None:  # noqa: ARG002 - the seam's
-        raise NeedsLook
+        raise NeedsFileAccess
 
     def live_rows(self, path: str) -> BitMap64 | None:  # noqa: ARG002 - the seam's
-        raise NeedsLook
+        raise NeedsFileAccess
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 from frazil import observe
-from frazil.catalog.base import RESERVATION, Catalog, CommitQueue, Fate, Ticket, Verdict
-from frazil.commit import tickets
+from frazil.catalog.base import RESERVATION, Catalog, CommitQueue, QueuedCommit, QueueState, QueueStatus
+from frazil.commit import delegation
 from frazil.commit.operations import Identity
 from frazil.errors import CommitUnknown, FrazilError
 from frazil.model import Ident
@@ -35,7 +35,7 @@ _LOOK_S = 0.003
 GAP_S = 0.2
 """Left open for writers who do not know the queue: longer than an attempt of theirs takes (rule P8)."""
 _GAPS_WITH_FOREIGN, _GAPS_WITHOUT = 1 / 4, 1 / 128
-_COURTESY = 2
+_MAX_YIELDS = 2
 """How often the turn is left to one who has reserved it and does not come (rule P3)."""
 
 Release = Callable[[], None]
@@ -53,7 +53,7 @@ def place_of(catalog: str, ident: Ident, table_uuid: str) -> str:
     return hashlib.sha256("\x1f".join((catalog, *ident.namespace, ident.name, table_uuid)).encode()).hexdigest()[:40]
 
 
-class Traffic:
+class Contention:
     """What this process has seen of other writers lately, by queue."""
 
     def __init__(self) -> None:
@@ -65,28 +65,28 @@ class Traffic:
     def is_busy(self, place: str, now: float) -> bool:
         return place in self._places and now < self._places[place].busy_until
 
-    def met_others(self, place: str, now: float, group_size: int | None = None) -> None:
+    def saw_others(self, place: str, now: float, group_size: int | None = None) -> None:
         seen = self.of(place)
         seen.busy_until = now + _BUSY_S
         if group_size is not None:
             seen.group_size = group_size
 
-    def met_stranger(self, place: str, now: float) -> None:
+    def saw_foreign_commit(self, place: str, now: float) -> None:
         self.of(place).foreign_until = now + _FOREIGN_S
 
 
-_traffic: WeakKeyDictionary[CommitQueue, Traffic] = WeakKeyDictionary()
+_traffic: WeakKeyDictionary[CommitQueue, Contention] = WeakKeyDictionary()
 
 
-def traffic_of(queue: CommitQueue) -> Traffic:
-    return _traffic.setdefault(queue, Traffic())
+def contention_of(queue: CommitQueue) -> Contention:
+    return _traffic.setdefault(queue, Contention())
 
 
-def _no_turn() -> None:
+def _no_lock() -> None:
     """Given back by who went ahead without the turn."""
 
 
-class Line:
+class QueuedWriter:
     """One writer's way through the queue of a table."""
 
     def __init__(
@@ -96,9 +96,9 @@ class Line:
         queue: CommitQueue,
         runtime: Runtime,
         table_uuid: str,
-        parcel: tickets.Parcel | None,
+        parcel: delegation.DelegatedCommit | None,
         identity: Identity,
-        bundling: tickets.Bundling,
+        bundling: delegation.MakeBundles,
     ) -> None:
         self._ident = ident
         self._catalog = catalog
@@ -112,10 +112,10 @@ class Line:
         self._bundling = bundling
         self._beat = self._joined = 0.0
         self._has_company = False
-        self.traffic = traffic_of(queue)
-        self.ticket: Ticket | None = None
+        self.traffic = contention_of(queue)
+        self.ticket: QueuedCommit | None = None
 
-    def turn_or_fate(self, until: Callable[[], None]) -> Release | Verdict:
+    def turn_or_fate(self, until: Callable[[], None]) -> Release | QueueStatus:
         """Wait for the turn, or until somebody has decided about my ticket. ``until`` raises when time is up."""
         if self.ticket is not None and self.has_reservation:
             # It was of no use. A new one stands behind all others, and is given the same courtesy again.
@@ -124,20 +124,20 @@ class Line:
         if self.ticket is None:
             # Straight to the queue: where there are others, the turn is taken more often than not.
             self._join()
-        elif (verdict := self._verdict()).fate is not Fate.WAITING:
-            return verdict
+        elif (status := self._status()).state is not QueueState.WAITING:
+            return status
         return self._wait(until)
 
     def _join(self) -> None:
-        self.traffic.met_others(self.place, self._runtime.monotonic())
-        body = None if self._parcel is None else tickets.encode(self._parcel, self._identity, self._bundling)
+        self.traffic.saw_others(self.place, self._runtime.monotonic())
+        body = None if self._parcel is None else delegation.encode(self._parcel, self._identity, self._bundling)
         # An id that nobody chose is as good as random, and under it the commit is found again (rule P9).
         is_named = body is not None and not self._identity.given
-        ticket = Ticket(
+        ticket = QueuedCommit(
             key=self._identity.commit_id if is_named else self._runtime.new_hex(),
             table_uuid=self._table_uuid,
             commit_id=self._identity.commit_id,
-            version=RESERVATION if body is None else tickets.VERSION,
+            version=RESERVATION if body is None else delegation.VERSION,
             body=body or b"",
             wake=self._queue.address(),
             place=self.place,
@@ -153,36 +153,36 @@ class Line:
             raise
         self._beat = self._runtime.monotonic()
 
-    def _wait(self, until: Callable[[], None]) -> Release | Verdict:
+    def _wait(self, until: Callable[[], None]) -> Release | QueueStatus:
         place, since = "", self._runtime.monotonic()
         # The first of those who wait is told when the turn is free. Who finds others there only makes sure, later.
         is_first = not self._has_company or self.has_reservation
         while True:
             # With my ticket in the queue: who has the turn sees it, or I do not miss that it has become free.
-            release = self._catalog.try_turn(self._ident) if is_first else None
-            if release is not None and not self._gives_way(release):
+            release = self._catalog.try_commit_lock(self._ident) if is_first else None
+            if release is not None and not self._yields(release):
                 return release
             now = self._runtime.monotonic()
             # The first look only tells where the table stands.
             if now - since > (_STANDSTILL_S if place else _SLEEP_S / 2):
                 found = self._catalog.load(self._ident).location
                 if found == place:
-                    return _no_turn
+                    return _no_lock
                 place, since = found, now
             until()
             self.sign_of_life()
             self.pause((_SLEEP_S if is_first else _SHORT_SLEEP_S) * (0.5 + self._runtime.random()))
             is_first = True
             # Nobody but me decides about a reservation.
-            if not self.has_reservation and (verdict := self._verdict()).fate is not Fate.WAITING:
-                return verdict
+            if not self.has_reservation and (status := self._status()).state is not QueueState.WAITING:
+                return status
 
-    def _gives_way(self, release: Release) -> bool:
+    def _yields(self, release: Release) -> bool:
         """Leave the turn to who has reserved it: everybody else may be committed by others, and by that one, too."""
         try:
             first = self._queue.first(self.place)
             mine = self.ticket is not None and first is not None and first.ticket.key == self.ticket.key
-            if first is None or mine or not first.ticket.is_reservation or first.tries >= _COURTESY:
+            if first is None or mine or not first.ticket.is_reservation or first.tries >= _MAX_YIELDS:
                 return False
             self._queue.tried([first.ticket.key])
         except BaseException:
@@ -215,22 +215,22 @@ class Line:
             self._queue.extend(self.ticket.key, LIVES_MS)
             self._beat = now
 
-    def _verdict(self) -> Verdict:
+    def _status(self) -> QueueStatus:
         assert self.ticket is not None
-        verdict = self._queue.verdict(self.ticket.key)
-        if verdict is None or verdict.fate is Fate.UNKNOWN:
+        status = self._queue.status(self.ticket.key)
+        if status is None or status.state is QueueState.UNKNOWN:
             raise CommitUnknown(
                 f"Nobody can say whether the commit to {self._ident} has landed",
                 commit_id=self._identity.commit_id,
                 evidence="Its ticket is gone from the queue"
-                if verdict is None
+                if status is None
                 else "Whoever committed it with others got no answer",
             )
-        if verdict.fate is not Fate.WAITING:
+        if status.state is not QueueState.WAITING:
             self.leave()
             # Who comes back from the queue once does not go there again.
             self._parcel = None
-        return verdict
+        return status
 
     def leave(self) -> None:
         """My ticket waits no longer."""
@@ -238,15 +238,15 @@ class Line:
             observe.waited(self._runtime.monotonic() - self._joined)
         self.ticket = None
 
-    def take_back(self) -> Verdict:
+    def take_back(self) -> QueueStatus:
         """Leave the queue: WITHDRAWN, or what had become of the ticket before. Raises CommitUnknown and others."""
-        verdict = Verdict(Fate.WAITING)
+        status = QueueStatus(QueueState.WAITING)
         # More than once where the ticket itself comes late, after it was asked back and before I look.
-        while verdict.fate is Fate.WAITING:
+        while status.state is QueueState.WAITING:
             assert self.ticket is not None
             self._queue.withdraw(self.ticket.key)
-            verdict = self._verdict()
-        return verdict
+            status = self._status()
+        return status
 
     # While I have the turn
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from frazil.catalog.base import Ticket
+from frazil.catalog.base import QueuedCommit
+from frazil.commit.delegation import MOST_FILES, VERSION, DelegatedCommit, UnreadableTicket, decode, delegable, encode
 from frazil.commit.intents import PropertyChange, SinkMark
 from frazil.commit.operations import Base, Bundle, Identity, Kind, MetadataChange, RowCounts, Write
-from frazil.commit.tickets import MOST_FILES, VERSION, NotUnderstood, Parcel, decode, encode, travels
 from frazil.model import Content, DataFile, FieldSummary, Isolation, Manifest
 from unit.test_summaries import bounds, counts, files, plain, texts
 
@@ -72,8 +72,8 @@ def no_bundles() -> tuple[Bundle, ...]:
     raise AssertionError("a small operation travels as it is")
 
 
-def ticket(body: bytes, identity: Identity, version: int = VERSION) -> Ticket:
-    return Ticket("key", UUID, identity.commit_id, version, body)
+def ticket(body: bytes, identity: Identity, version: int = VERSION) -> QueuedCommit:
+    return QueuedCommit("key", UUID, identity.commit_id, version, body)
 
 
 @settings(max_examples=150)
@@ -86,7 +86,7 @@ def ticket(body: bytes, identity: Identity, version: int = VERSION) -> Ticket:
 def test_what_is_decoded_is_what_was_encoded(
     write: Write | None, changes: tuple[MetadataChange, ...], identity: Identity
 ) -> None:
-    body = encode(Parcel(write, changes), identity, no_bundles)
+    body = encode(DelegatedCommit(write, changes), identity, no_bundles)
     assert body is not None
     parcel, found = decode(ticket(body, identity))
     assert found == identity
@@ -98,7 +98,7 @@ def test_what_is_decoded_is_what_was_encoded(
 @given(writes, st.lists(bundles, min_size=1, max_size=2).map(tuple), identities)
 def test_of_many_files_the_manifests_travel(write: Write, made: tuple[Bundle, ...], identity: Identity) -> None:
     many = replace(write, added=write.added * (MOST_FILES + 1))
-    body = encode(Parcel(many), identity, lambda: made)
+    body = encode(DelegatedCommit(many), identity, lambda: made)
     assert body is not None
     parcel, _ = decode(ticket(body, identity))
     assert plain(parcel.write) == plain(replace(write, added=(), deletes=(), bundles=made))
@@ -110,26 +110,26 @@ def test_a_damaged_ticket_is_not_understood_or_is_another_operation(
     write: Write, identity: Identity, data: st.DataObject
 ) -> None:
     """Its own writer gets it back; nobody else's commit dies of it (P4)."""
-    body = bytearray(encode(Parcel(write), identity, no_bundles) or b"")
+    body = bytearray(encode(DelegatedCommit(write), identity, no_bundles) or b"")
     where = data.draw(st.integers(0, len(body) - 1))
     body[where] ^= data.draw(st.integers(1, 255))
     for damaged in (bytes(body), bytes(body[:where])):
         try:
             parcel, _ = decode(ticket(damaged, identity))
-        except NotUnderstood:
+        except UnreadableTicket:
             continue
-        assert isinstance(parcel, Parcel)
+        assert isinstance(parcel, DelegatedCommit)
 
 
 @given(st.binary(max_size=60), st.integers(-5, 50))
 def test_other_bytes_and_versions_are_not_understood(body: bytes, version: int) -> None:
     identity = Identity("id", "digest", given=True)
-    with pytest.raises(NotUnderstood):
+    with pytest.raises(UnreadableTicket):
         decode(ticket(body, identity))
     if version != VERSION:
-        good = encode(Parcel(None), identity, no_bundles)
+        good = encode(DelegatedCommit(None), identity, no_bundles)
         assert good is not None
-        with pytest.raises(NotUnderstood):
+        with pytest.raises(UnreadableTicket):
             decode(ticket(good, identity, version))
 
 
@@ -146,8 +146,8 @@ def test_only_operations_that_name_nothing_of_others_travel(write: Write, what: 
         "snapshot_id": {"snapshot_id": 7},
         "owned": {"owns_files": False},
     }[what]
-    parcel = travels((write,))
+    parcel = delegable((write,))
     assert parcel is not None
     assert parcel.write is write
-    assert travels((replace(write, **odd),)) is None  # type: ignore[arg-type]
-    assert travels((write, write)) is None
+    assert delegable((replace(write, **odd),)) is None  # type: ignore[arg-type]
+    assert delegable((write, write)) is None
