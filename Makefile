@@ -26,7 +26,7 @@ help: ## Show this list
 setup: $(READY) ## Make the Python environment in .venv, exactly as uv.lock says
 	@.ci/java-check || true
 
-$(READY): pyproject.toml uv.lock .ci/setup
+$(READY): pyproject.toml verification/pyproject.toml uv.lock .ci/setup
 	@.ci/setup
 	@touch $@
 
@@ -41,7 +41,7 @@ test: $(READY) check unit races spark ## Lint, types, import rules, then the tes
 check: $(READY) ## Only the static checks
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/codespell src benchmarks docs README.md CONTRIBUTING.md CHANGELOG.md Makefile
+	$(BIN)/codespell src verification benchmarks docs README.md CONTRIBUTING.md CHANGELOG.md Makefile
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
@@ -128,7 +128,7 @@ simulate-mutants: $(READY) ## The same, noticed by the simulator within 1,000 se
 
 .PHONY: model
 model: $(READY) ## Explore the models of the protocol (ARGS="--bounds large", or --off RULE for a counterexample)
-	$(BIN)/python -m frazil.verify.model $(ARGS)
+	$(BIN)/python -m frazil_verification.model $(ARGS)
 
 .PHONY: chaos
 chaos: $(READY) ## Kills, stops, cuts, restarts and bad disks on real SQLite and Postgres (ARGS="--faults 5000")
@@ -159,4 +159,4 @@ fmt: $(READY) ## Format the code and repair what ruff can
 .PHONY: clean
 clean: ## Remove the environment, caches and what the demo left
 	rm -rf $(VENV) .venvs .tools .jars demo-lake dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
-	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src verification tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from common import RESULTS
-from frazil.verify.simulator import SCENES, campaign
+from frazil_verification.simulator import SCENES, campaign
 
 CHUNKS = {**dict.fromkeys(SCENES, 300), "usual": 1000}
 """How many seeds are a chunk."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from frazil.commit.retry import Retry
-from frazil.verify.lab import Load, backoff
+from frazil_verification.lab import Load, backoff
 
 
 def test_every_commit_of_every_process_is_counted() -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from frazil.verify.simulator import SCENES, Result, shrink, simulate
+from frazil_verification.simulator import SCENES, Result, shrink, simulate
 from mutants.listed import MUTANTS
 from mutants.mutant import Mutant, installed
 

@@ -15,7 +15,18 @@ import pytest
 from typer.testing import CliRunner
 
 from frazil.cli._app import app
-from frazil.verify.simulator import ACTORS, SCENES, Case, CatalogKind, Fault, Report, Result, campaign, shrink, simulate
+from frazil_verification.simulator import (
+    ACTORS,
+    SCENES,
+    Case,
+    CatalogKind,
+    Fault,
+    Report,
+    Result,
+    campaign,
+    shrink,
+    simulate,
+)
 from mutants.mutant import installed
 from simulation.mutants import QUICK, called, first_that_notices, recorded
 

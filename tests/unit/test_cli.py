@@ -579,7 +579,7 @@ def test_the_version_is_printed_as_programs_do(run: Run) -> None:
 
 
 def test_help_keeps_what_looks_like_markup(run: Run) -> None:
-    assert "frazil[plot]" in run("lab", "backoff", "--help").out
+    assert "frazil[verify]" in run("lab", "backoff", "--help").out
 
 
 def test_help_names_every_verb_and_the_exit_codes(run: Run) -> None:

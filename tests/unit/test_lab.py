@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from frazil.commit.retry import Retry
 from frazil.errors import InvalidInput, Unsupported
-from frazil.verify.lab import (
+from frazil_verification.lab import (
     ARRIVALS,
     PUBLISHED,
     Arrivals,
@@ -246,5 +246,5 @@ def test_an_unknown_ending_is_refused_with_a_sentence(tmp_path: Path) -> None:
 def test_without_matplotlib_the_sentence_says_what_to_type(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
 
-    with pytest.raises(Unsupported, match=r"pip install 'frazil\[plot\]'"):
+    with pytest.raises(Unsupported, match=r"pip install 'frazil\[verify\]'"):
         plot(small_report(), tmp_path / "lab.png")

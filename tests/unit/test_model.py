@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from frazil.verify.model import FLAWS, SMALL, Exploration, Flaw, Run, explore, flaws_table
-from frazil.verify.model.__main__ import main
-from frazil.verify.model.compaction_state import Rule as CompactionRule
-from frazil.verify.model.group import Group
-from frazil.verify.model.group_state import Bounds as GroupBounds
-from frazil.verify.model.group_state import Rule as GroupRule
-from frazil.verify.model.group_state import Setting
-from frazil.verify.model.swap import Swap
-from frazil.verify.model.swap_state import Bounds as SwapBounds
-from frazil.verify.model.swap_state import Rule as SwapRule
+from frazil_verification.model import FLAWS, SMALL, Exploration, Flaw, Run, explore, flaws_table
+from frazil_verification.model.__main__ import main
+from frazil_verification.model.compaction_state import Rule as CompactionRule
+from frazil_verification.model.group import Group
+from frazil_verification.model.group_state import Bounds as GroupBounds
+from frazil_verification.model.group_state import Rule as GroupRule
+from frazil_verification.model.group_state import Setting
+from frazil_verification.model.swap import Swap
+from frazil_verification.model.swap_state import Bounds as SwapBounds
+from frazil_verification.model.swap_state import Rule as SwapRule
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "model.md"
 FEWEST_STATES = 3_000

@@ -10,7 +10,7 @@ import typer
 
 from frazil.cli import _describe as describe
 from frazil.cli import _output as out
-from frazil.cli import _verify as verifying
+from frazil.cli import _verification as verification
 from frazil.cli._check import Wanted
 from frazil.cli._errors import report
 from frazil.cli._rows import RowFormat, open_rows
@@ -240,7 +240,9 @@ def doctor(
     create: Annotated[bool, typer.Option("--create", help="Make the catalog where there is none.")] = False,
 ) -> int:
     """Race a catalog for real and say whether its swap is atomic. Works in a namespace of its own."""
-    return verifying.doctor(target, place, rounds, processes, stall, create)
+    from frazil.cli._doctor import run
+
+    return run(target, place, rounds, processes, stall, create)
 
 
 @lab.command()
@@ -252,12 +254,13 @@ def backoff(
     seed: Annotated[int, typer.Option("--seed", help="The virtual clock's chance.")] = 1,
     real: Annotated[bool, typer.Option("--real", help="With real processes on SQLite instead of a clock.")] = False,
     plot: Annotated[
-        Path, typer.Option("--plot", help="Where the picture goes (needs frazil\\[plot]).")
-    ] = verifying.PLOT,
+        Path, typer.Option("--plot", help="Where the picture goes (needs frazil\\[verify]).")
+    ] = verification.PLOT,
     no_plot: Annotated[bool, typer.Option("--no-plot", help="No picture.")] = False,
 ) -> None:
     """Race writers under linear, exponential and jittered waiting, and compare."""
-    verifying.backoff(target, writers, commits, seed, real, None if no_plot else plot)
+    picture = None if no_plot else plot
+    verification.backoff(verification.Backoff(writers, commits, seed, real, picture, json=target.json))
 
 
 @app.command()
@@ -308,10 +311,11 @@ def simulate(
     json: Annotated[bool, typer.Option("--json", help="The same as --output json.")] = False,
 ) -> int:
     """Run many writers on a virtual clock, with faults, and judge what is left. The same seed is the same run."""
-    from frazil.cli._simulate import Asked, run
-
-    asked = Asked(seed, steps, seeds, jobs, faults, actors, catalog, severity, keep, replay)
-    return run(asked, json=json or target.json)
+    return verification.simulate(
+        verification.Simulate(
+            seed, steps, seeds, jobs, faults, actors, catalog, severity, keep, replay, json=json or target.json
+        )
+    )
 
 
 @app.command()

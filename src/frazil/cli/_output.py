@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import decimal
 import sys
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import orjson
 import pyarrow as pa
 from rich import box
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table as Grid
 from rich.text import Text
 
@@ -136,3 +138,13 @@ def human_bytes(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1024
     return f"{count:.1f} TiB"
+
+
+@contextlib.contextmanager
+def progress() -> Iterator[Callable[[int, int, str], None]]:
+    """A bar on stderr while it is a terminal; otherwise nothing, so that logs stay short."""
+    console = Console(stderr=True)
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("starting", total=None)
+        yield lambda done, total, what: bar.update(task, completed=done, total=total, description=what)

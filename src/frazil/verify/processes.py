@@ -7,15 +7,13 @@ import os
 from collections.abc import Mapping
 from multiprocessing.context import BaseContext
 
-_PRELOAD = ["frazil.verify.doctor.worker", "frazil.verify.lab.processes"]
 
-
-def clean_context() -> BaseContext:
-    """``forkserver``: a fresh interpreter that has loaded our modules once, and forks cheaply; ``spawn`` elsewhere."""
+def clean_context(preload: str) -> BaseContext:
+    """``forkserver``, whose server imports the module ``preload`` once and forks cheaply; ``spawn`` elsewhere."""
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(_PRELOAD)
+    context.set_forkserver_preload([preload])
     return context
 
 

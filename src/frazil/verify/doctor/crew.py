@@ -28,7 +28,7 @@ class Crew:
         self._patience_s = patience_s
         self._processes: list[BaseProcess] = []
         self._lines: list[Connection] = []
-        context = clean_context()
+        context = clean_context("frazil.verify.doctor.worker")
         # The referee is the last party, so it knows the moment of the start.
         self._barrier = context.Barrier(size + 1)
         try:

@@ -1,0 +1,265 @@
+"""Compaction against row-level deletes: plans that were made on an older table land on a newer one.
+
+    read, plan ─▶ others commit ─▶ follow my rows to where they are now ─▶ refused, or committed
+
+Beside the files, the model keeps the rows that there would be if every commit were applied to a plain set of rows. Each
+state compares the two.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from frazil_verification.model.compaction_state import (
+    CHANGED,
+    COMPACT,
+    COPY_UPDATE,
+    FOREIGN,
+    GONE,
+    HERE,
+    UNTOLD,
+    UPDATE,
+    UPSERT,
+    Actor,
+    Bounds,
+    File,
+    Place,
+    Plan,
+    Row,
+    Rule,
+    State,
+    Table,
+    applies,
+    plans,
+    seen,
+)
+
+NEW, PLANNED, OK, REFUSED = "new", "planned", "ok", "refused"
+_NAMES = "ABCDEFGH"
+
+
+class _Refused(Exception):
+    """Others have done what this plan cannot stand beside."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """The model. ``off``: rules that are switched off."""
+
+    bounds: Bounds = field(default_factory=Bounds)
+    off: frozenset[Rule] = frozenset()
+
+    def on(self, rule: Rule) -> bool:
+        return rule not in self.off
+
+    def initial(self) -> Iterable[State]:
+        actors = (Actor(NEW),) * self.bounds.actors
+        first = File(1, ((1, 1), (2, 1)), (None, None))
+        second = File(2, ((3, 2),), (None,))
+        plain = Table(2, (first, second), frozenset({0, 1}), frozenset(), frozenset())
+        yield State(plain, frozenset({(1, 1), (2, 1), (3, 2)}), actors)
+        # Row 2 was replaced by key.
+        replaced = Table(2, (first, File(2, ((2, 2),), (None,))), frozenset({0, 1}), frozenset(), frozenset({(2, 2)}))
+        yield State(replaced, frozenset({(1, 1), (2, 2)}), actors)
+
+    def steps(self, state: State) -> Iterator[tuple[str, State]]:
+        for number, actor in enumerate(state.actors):
+            name = _NAMES[number]
+            if actor.at == NEW:
+                for plan in plans(state.table, self.bounds.kinds):
+                    yield f"{name} reads the table to {plan.words}", _put(state, number, Actor(PLANNED, plan))
+            elif actor.at == PLANNED:
+                assert actor.plan is not None
+                yield self._commits(state, number, actor.plan, name)
+
+    def _commits(self, state: State, number: int, plan: Plan, name: str) -> tuple[str, State]:
+        try:
+            table = _Commit(self, state.table, plan).table()
+        except _Refused as refused:
+            return f"{name} is refused: {refused}", _put(state, number, Actor(REFUSED))
+        words = f"{name} commits its {plan.kind}"
+        return words, _put(state, number, Actor(OK, plan))._replace(table=table, logical=_logical(state, plan))
+
+    # What must hold
+
+    def broken(self, state: State) -> Iterator[str]:
+        found = Counter(state.table.row(place) for place in seen(state.table))
+        if any(row not in state.logical for row in found):
+            yield "no_row_comes_back"
+        if any(row not in found for row in state.logical):
+            yield "no_row_is_lost"
+        if any(times > 1 for times in found.values()):
+            yield "no_row_is_there_twice"
+
+    def marks(self, state: State) -> Iterator[str]:
+        table = state.table
+        if any(source is not None and source[0] > 1 for file in table.files for source in file.sources):
+            yield "rows are copied twice in a row"
+        if any(name in table.live and table.files[name].sources[at] is not None for name, at, _ in table.positions):
+            yield "a delete by position is on a copy"
+        copied = (name for name in table.live if any(table.files[name].sources))
+        if any(applies(delete, table.files[name]) for name in copied for delete in table.keys):
+            yield "a delete by key reaches a copy"
+        if any(each.at == REFUSED for each in state.actors):
+            yield "somebody is refused"
+        done = [each.plan for each in state.actors if each.at == OK and each.plan is not None]
+        if len(done) > 1 and all(each.number == done[0].number for each in done):
+            yield f"{len(done)} commits from one and the same table"
+
+    def canonical(self, state: State) -> Hashable:
+        """Rows are named by commits, not by who made them: so actors are alike."""
+        # What a plan was no longer matters once it is decided.
+        actors = [each if each.at == PLANNED else Actor(each.at) for each in state.actors]
+        return state.table, state.logical, frozenset(Counter(actors).items())
+
+
+class _Commit:
+    """One plan on its way to the head."""
+
+    def __init__(self, model: Compaction, head: Table, plan: Plan) -> None:
+        self._model = model
+        self._head = head
+        self._plan = plan
+        self._number = head.number + 1
+        self._positions: set[Place] = set()
+        self._changed: set[Place] = set()
+
+    def table(self) -> Table:
+        """The table with it. Raises _Refused."""
+        head, plan, on = self._head, self._plan, self._model.on
+        if plan.kind == FOREIGN:
+            self._check_foreign()
+        if plan.kind == COMPACT and plan.removed & head.rewritten and not self._model.bounds.rewrites_meet:
+            raise _Refused("another compaction has replaced a file that this one replaces, too")
+        self._check_moved()
+        self._take_out()
+        whole, stale = self._replaced()
+        files = list(head.files)
+        brought = set()
+        copies = self._copies(stale)
+        if copies is not None:
+            brought.add(len(files))
+            self._positions |= {(len(files), at) for at in stale}
+            files.append(copies)
+        if plan.kind in (UPDATE, COPY_UPDATE, UPSERT):
+            brought.add(len(files))
+            files.append(File(self._number, ((plan.key, self._number),), (None,)))
+        live = (head.live - whole) | brought
+        keys = head.keys | ({(plan.key, self._number)} if plan.kind == UPSERT else set())
+        newcomers = [files[name] for name in live if plan.known <= name < len(head.files)]
+        needed = {each for each in plan.unneeded if any(applies(each, file) for file in newcomers)}
+        dropped = plan.unneeded - (needed if on(Rule.NEEDED_DELETES_STAY) else set())
+        positions = head.positions | {(*place, self._number) for place in self._positions}
+        return Table(
+            self._number,
+            tuple(files),
+            frozenset(live),
+            frozenset(each for each in positions if each[0] in live),
+            keys - dropped,
+            head.changed | self._changed,
+            head.untold | (whole if plan.kind == FOREIGN else frozenset()),
+            head.rewritten | (whole if plan.kind in (COMPACT, FOREIGN) else frozenset()),
+        )
+
+    def _check_foreign(self) -> None:
+        """Others refuse when one of their files is gone or has new deletes by position."""
+        for name in self._plan.removed:
+            new = any(file == name and number > self._plan.number for file, _, number in self._head.positions)
+            if name not in self._head.live or new:
+                raise _Refused(f"file {name} is not what it was")
+
+    def _check_moved(self) -> None:
+        place = self._plan.moved
+        if place is None:
+            return
+        fate, now = self._head.follow(place)
+        if fate == UNTOLD:
+            self._untold(place)
+        elif fate in (GONE, CHANGED):
+            if self._model.on(Rule.LEFT_OUT_IS_A_CONFLICT):
+                raise _Refused(f"row {self._plan.key} is {fate}")
+        elif self._is_hit_since(place) and self._model.on(Rule.HIT_BY_KEY_IS_A_CONFLICT):
+            raise _Refused(f"row {self._plan.key} was replaced by key")
+        elif fate == HERE:
+            self._changed.add(now)
+
+    def _is_hit_since(self, place: Place) -> bool:
+        key = self._head.row(place)[0]
+        return any(each == key and number > self._plan.number for each, number in self._head.keys)
+
+    def _untold(self, place: Place) -> None:
+        if self._model.on(Rule.NO_RECORD_IS_A_CONFLICT):
+            raise _Refused(f"nobody knows where the rows of file {place[0]} are")
+
+    def _take_out(self) -> None:
+        """Rows that go by position: the one that is deleted, or replaced by one with other values."""
+        for place in (self._plan.deleted, self._plan.moved):
+            if place is None:
+                continue
+            fate, now = self._head.follow(place)
+            if fate == CHANGED and place == self._plan.deleted:
+                raise _Refused(f"row {self._plan.key} is {fate}")
+            if fate == UNTOLD:
+                self._untold(place)
+            if not self._model.on(Rule.DELETES_ARE_CARRIED):
+                now = place
+            if fate == HERE:
+                self._positions.add(now)
+
+    def _replaced(self) -> tuple[frozenset[int], set[int]]:
+        """Files that go whole, and those of my copies whose rows are in a file that stays, or nowhere any more."""
+        stale: set[int] = set()
+        at_head: dict[int, set[int]] = {}
+        for name in self._plan.removed:
+            for at in range(len(self._head.files[name].rows)):
+                fate, now = self._head.follow((name, at))
+                if fate == UNTOLD:
+                    self._untold((name, at))
+                elif now[0] in self._head.live:
+                    at_head.setdefault(now[0], set()).add(now[1])
+        whole = {name for name, rows in at_head.items() if len(rows) == len(self._head.files[name].rows)}
+        for at, place in enumerate(self._plan.copies):
+            fate, now = self._head.follow(place)
+            is_out = fate != HERE and self._model.on(Rule.COPIES_FOLLOW_DELETES)
+            if is_out or (fate == HERE and now[0] not in whole):
+                stale.add(at)
+        self._positions = {place for place in self._positions if place[0] not in whole}
+        return frozenset(whole), stale
+
+    def _copies(self, stale: set[int]) -> File | None:
+        plan, head = self._plan, self._head
+        if len(stale) == len(plan.copies):
+            return None
+        number = plan.number
+        if not self._model.on(Rule.COPIES_ARE_NOT_YOUNGER):
+            number = self._number
+        if not self._model.on(Rule.COPIES_ARE_NOT_OLDER):
+            number = min(head.files[name].number for name, _ in plan.copies)
+        carried = self._model.on(Rule.RECORD_IS_CARRIED)
+        sources = tuple(head.follow(place)[1] if carried else place for place in plan.copies)
+        # Rows that are not copied by this in the end have no place in its record.
+        kept = tuple(None if at in stale else source for at, source in enumerate(sources))
+        return File(number, tuple(head.row(place) for place in plan.copies), kept)
+
+
+def _logical(state: State, plan: Plan) -> frozenset[Row]:
+    """What the plan means for a plain set of rows."""
+    rows, number = state.logical, state.table.number + 1
+    new = frozenset({(plan.key, number)})
+    if plan.kind == UPSERT:
+        return frozenset(row for row in rows if row[0] != plan.key) | new
+    if plan.kind in (COMPACT, FOREIGN):
+        return rows
+    place = plan.deleted or plan.moved
+    assert place is not None
+    row = state.table.row(place)
+    if plan.deleted is not None:
+        return rows - {row}
+    # Who changes a row that is not there any more changes nothing.
+    return (rows - {row}) | new if row in rows else rows
+
+
+def _put(state: State, number: int, actor: Actor) -> State:
+    return state._replace(actors=(*state.actors[:number], actor, *state.actors[number + 1 :]))

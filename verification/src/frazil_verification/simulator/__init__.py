@@ -1,0 +1,27 @@
+"""A deterministic simulation of many writers: the real commit core on a virtual clock, with faults, and a judge."""
+
+from frazil_verification.simulator.actors import ACTORS, usual
+from frazil_verification.simulator.campaign import SCENES, Report, campaign, failure_json
+from frazil_verification.simulator.faults import Fault, parse_faults
+from frazil_verification.simulator.lake import CatalogKind
+from frazil_verification.simulator.oracle import Violation
+from frazil_verification.simulator.run import Result, simulate
+from frazil_verification.simulator.shrink import shrink
+from frazil_verification.simulator.world import Case
+
+__all__ = [
+    "ACTORS",
+    "SCENES",
+    "Case",
+    "CatalogKind",
+    "Fault",
+    "Report",
+    "Result",
+    "Violation",
+    "campaign",
+    "failure_json",
+    "parse_faults",
+    "shrink",
+    "simulate",
+    "usual",
+]

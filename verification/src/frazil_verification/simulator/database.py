@@ -1,0 +1,338 @@
+"""The simulated database: a real SQLite in memory with the virtual clock, and a network in between that is unkind.
+
+A transaction runs at one moment, whole or not at all. What is not durable yet is inside one outer transaction, which a
+loss of power rolls back.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from frazil.catalog._db import Db, DuplicateRow, LostRace, Notifier, OutcomeUnknown
+from frazil.catalog._queue import QUEUE
+from frazil.catalog._sql import PINS, TABLES
+from frazil.catalog.base import RESERVATION, QueueState
+from frazil.errors import CatalogUnavailable
+from frazil.runtime import RandomStream
+from frazil_verification.simulator.faults import Fault, Point
+from frazil_verification.simulator.process import BEGINNING_MS, Process
+from frazil_verification.simulator.schedule import Task
+
+if TYPE_CHECKING:
+    from frazil_verification.simulator.world import World
+
+T = TypeVar("T")
+
+_AWAY_S = (0.05, 0.3, 3.0, 15.0, 40.0)
+_TIMEOUTS_S = (0.0, 0.05, 0.5, 5.0)
+_LATE_S = (0.01, 0.2, 1.0, 3.0, 20.0, 90.0)
+_PATIENCE = 200
+"""Twenty seconds and more of asking for a turn while nothing moves."""
+_STEPS_MS = (-30_000, -2_000, -50, 50, 5_000, 120_000)
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A table's pointer has another value."""
+
+    event: int
+    at: float
+    by: str
+    """Whose transaction it was."""
+    table: str
+    location: str
+    pins: frozenset[int]
+    """The snapshots that transactions had pinned by then."""
+
+
+class Database:
+    """What all processes share."""
+
+    def __init__(self, world: World, chance: RandomStream) -> None:
+        self._world = world
+        self._chance = chance
+        self._db = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        self._db.execute("BEGIN")
+        self._step_ms = 0
+        self._away_until = 0.0
+        self._is_set_up = False
+        self._turns: dict[str, Process] = {}
+        self._refused: dict[str, tuple[int, int]] = {}
+        """Process → (where the table stood, how often it was refused the turn since)."""
+        self._committed: set[str] = set()
+        """Tickets."""
+        self._pointers: dict[str, str] = {}
+        self.moves: list[Move] = []
+        self.sleepers: dict[tuple[str, str], Task] = {}
+
+    @property
+    def now_ms(self) -> int:
+        return BEGINNING_MS + self._step_ms + int(self._world.schedule.now * 1000)
+
+    @property
+    def is_away(self) -> bool:
+        return self._world.schedule.now < self._away_until
+
+    def read(self, work: Callable[[Db], T]) -> T:
+        return work(self._db)
+
+    def write(self, work: Callable[[Db], T], keep: Callable[[T], bool] | None, who: str, *, durable: bool) -> T:
+        """One transaction. Raises DuplicateRow."""
+        db = self._db
+        db.execute("SAVEPOINT one")
+        try:
+            result = work(db)
+        except BaseException as error:
+            db.execute("ROLLBACK TO one")
+            db.execute("RELEASE one")
+            if isinstance(error, sqlite3.IntegrityError):
+                raise DuplicateRow from error
+            raise
+        if keep is not None and not keep(result):
+            db.execute("ROLLBACK TO one")
+            db.execute("RELEASE one")
+            return result
+        db.execute("RELEASE one")
+        self._notice(who)
+        if durable:
+            db.execute("COMMIT")
+            db.execute("BEGIN")
+        return result
+
+    def _notice(self, who: str) -> None:
+        if not self._is_set_up:
+            found = self._db.execute("SELECT count(*) FROM sqlite_master WHERE name = ?", (TABLES,)).fetchone()
+            self._is_set_up = bool(found[0])
+            return
+        for name, location in self._db.execute(f"SELECT table_name, metadata_location FROM {TABLES}"):  # noqa: S608
+            if self._pointers.get(name) != location:
+                self._pointers[name] = location
+                event = self._world.journal.note(who, f"moved {name} to {location.rsplit('/', 1)[-1]}")
+                self.moves.append(Move(event, self._world.schedule.now, who, name, location, self._pins()))
+                self._look_at_tickets(who)
+
+    def _pins(self) -> frozenset[int]:
+        sql = f"SELECT snapshot_id FROM {PINS} WHERE deadline > ?"  # noqa: S608
+        return frozenset(row[0] for row in self._db.execute(sql, (self.now_ms,)))
+
+    def _look_at_tickets(self, who: str) -> None:
+        """Nobody commits for a writer that has given no sign of life for so long (rule P3)."""
+        sql = f"SELECT ticket, deadline FROM {QUEUE} WHERE state = {int(QueueState.COMMITTED)}"  # noqa: S608
+        for ticket, deadline in self._db.execute(sql):
+            if ticket not in self._committed and deadline <= self.now_ms:
+                self._world.records.problems.append(f"{who} has committed the ticket {ticket}, which had expired")
+            self._committed.add(ticket)
+
+    def most_courtesy(self) -> int:
+        """How often the turn was left to one who had reserved it."""
+        sql = f"SELECT coalesce(max(tries), 0) FROM {QUEUE} WHERE version = {RESERVATION}"  # noqa: S608
+        (found,) = self._db.execute(sql).fetchone()
+        return int(found)
+
+    # Turns
+
+    def try_commit_lock(self, process: Process, key: str) -> Callable[[], None] | None:
+        if key in self._turns:
+            self._refuse(process)
+            return None
+        self._turns[key] = process
+        process.turns.add(key)
+        return lambda: self.free(process, [key])
+
+    def _refuse(self, process: Process) -> None:
+        """Who cannot have the turn goes ahead without it, once nothing has moved for a while."""
+        before, times = self._refused.get(process.name, (-1, 0))
+        times = times + 1 if before == len(self.moves) else 1
+        self._refused[process.name] = len(self.moves), times
+        if times == _PATIENCE:
+            self._world.records.problems.append(f"{process.name} has asked {times} times for a turn that never comes")
+
+    def free(self, process: Process, keys: Sequence[str]) -> None:
+        for key in keys:
+            if self._turns.get(key) is process:
+                del self._turns[key]
+            process.turns.discard(key)
+
+    # Misfortune
+
+    def restart(self) -> None:
+        """Away for a while; sessions and their locks are gone, what was committed is not."""
+        self._away_until = self._world.schedule.now + self._chance.choice((0.05, 0.5, 4.0))
+        for key, process in sorted(self._turns.items(), key=lambda each: each[0]):
+            self.free(process, [key])
+
+    def lose_power(self) -> None:
+        """What was not made durable is forgotten. Processes are gone already."""
+        self._db.execute("ROLLBACK")
+        self._db.execute("BEGIN")
+        self._turns.clear()
+        self.sleepers.clear()
+        rows = self._db.execute(f"SELECT table_name, metadata_location FROM {TABLES}").fetchall()  # noqa: S608
+        for name, location in rows:
+            if self._pointers.get(name) != location:
+                self._pointers[name] = location
+                event = self._world.journal.note("power loss", f"took {name} back to {location.rsplit('/', 1)[-1]}")
+                self.moves.append(Move(event, self._world.schedule.now, "power loss", name, location, self._pins()))
+
+    def step_clock(self) -> None:
+        self._step_ms += self._chance.choice(_STEPS_MS)
+
+    def close(self) -> None:
+        self._db.close()
+
+
+class SimulatedEngine:
+    """One process's way to the database: an ``Engine`` as the SQL catalogs want it."""
+
+    bytes_type = "BLOB"
+    bytes_value = "?"
+    no_bytes = "x''"
+    on_standby = "0"
+    key_share = ""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._database = process.world.database
+        self._trip_s = process.world.database_s
+        self.clock: Callable[[], str] = lambda: str(self._database.now_ms)
+
+    def read(self, work: Callable[[Db], T]) -> T:
+        process = self._process
+        process.take(self._trip_s)
+        if process.strikes(Point.READ) is not None:
+            process.struck(Fault.LOST_REQUEST, "of a read")
+            raise self._unreachable()
+        self._check_there()
+        return self._database.read(work)
+
+    def write(self, work: Callable[[Db], T], keep: Callable[[T], bool] | None = None, *, durable: bool = True) -> T:
+        process = self._process
+        process.take(self._trip_s)
+        self._check_there()
+        fault = process.strikes(Point.WRITE)
+        apply: Callable[[], T] = partial(self._database.write, work, keep, process.name, durable=durable)
+        if fault is None:
+            return apply()
+        process.struck(fault)
+        if fault is Fault.LOST_REQUEST:
+            raise self._unreachable()
+        if fault is Fault.SERIALIZATION:
+            raise LostRace
+        if fault is Fault.CUT_OFF:
+            self._cut_off(apply)
+            raise OutcomeUnknown("The network is gone")
+        if fault is Fault.DELAY:
+            self._later(apply, "arrives late")
+            self._wait_in_vain()
+            raise OutcomeUnknown("The connection broke before an answer came")
+        result = apply()
+        if fault is Fault.DUPLICATE:
+            self._later(apply, "arrives again")
+            return result
+        self._wait_in_vain()
+        raise OutcomeUnknown("The connection broke after the request was sent")
+
+    def _wait_in_vain(self) -> None:
+        """It takes a while until who gets no answer knows."""
+        self._process.sleep(self._process.chance.choice(_TIMEOUTS_S))
+
+    def _cut_off(self, apply: Callable[[], object]) -> None:
+        """The transaction got through, is still under way, or was lost."""
+        process, chance = self._process, self._process.chance
+        process.cut_off_until = process.world.schedule.now + chance.choice(_AWAY_S)
+        fate = chance.random()
+        if fate < 0.35:
+            apply()
+        elif fate < 0.75:
+            self._later(apply, "arrives late")
+
+    def _later(self, apply: Callable[[], object], what: str) -> None:
+        process, chance, losses = self._process, self._process.chance, self._process.world.power_losses
+        process.world.records.late.add(process.name)
+
+        def arrive() -> None:
+            if process.world.power_losses != losses:
+                # It was on a wire of the machine that lost power.
+                return
+            process.note(f"a transaction {what}")
+            try:
+                apply()
+            except Exception as error:  # noqa: BLE001 - nobody waits for the answer
+                process.note(f"and is refused: {type(error).__name__}")
+
+        process.world.schedule.call(arrive, chance.choice(_LATE_S) * (0.5 + chance.random()))
+
+    def write_one(self, sql: str, parameters: Sequence[Any]) -> int:
+        return self.write(lambda db: db.execute(sql, parameters).rowcount, durable=False)
+
+    def write_value(self, sql: str, parameters: Sequence[Any]) -> Any:
+        row = self.write(lambda db: db.execute(sql, parameters).fetchone(), durable=False)
+        return None if row is None else row[0]
+
+    def try_commit_lock(self, key: str) -> Callable[[], None] | None:
+        self._process.take(self._trip_s)
+        self._check_there()
+        return self._database.try_commit_lock(self._process, key)
+
+    def bell(self) -> Notifier:
+        return SimulatedBell(self._process)
+
+    def may_change(self, table: str) -> bool:  # noqa: ARG002 - everybody may
+        return True
+
+    def columns(self, db: Db, table: str) -> frozenset[str]:
+        return frozenset(row[1] for row in db.execute(f"PRAGMA table_info({table})").fetchall())
+
+    def close(self) -> None:
+        """The database belongs to the world."""
+
+    def _check_there(self) -> None:
+        process = self._process
+        if process.is_faultless:
+            return
+        if self._database.is_away or process.world.schedule.now < process.cut_off_until:
+            raise self._unreachable()
+
+    def _unreachable(self) -> CatalogUnavailable:
+        self._process.troubles += 1
+        return CatalogUnavailable("The simulated database cannot be reached")
+
+
+class SimulatedBell:
+    """Wakes by virtual time; some sleepers are not woken."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._sleepers = process.world.database.sleepers
+
+    def address(self) -> str:
+        return self._process.name
+
+    def sleep(self, key: str, seconds: float) -> None:
+        task = self._process.world.schedule.current
+        if task is not None:
+            self._sleepers[self._process.name, key] = task
+        try:
+            self._process.sleep(seconds)
+        finally:
+            self._sleepers.pop((self._process.name, key), None)
+
+    def ring(self, sleepers: Sequence[tuple[str, str]]) -> None:
+        for each in sleepers:
+            if self._process.strikes(Point.BELL) is Fault.LOST_BELL:
+                self._process.struck(Fault.LOST_BELL)
+            elif each in self._sleepers:
+                self._process.world.schedule.wake(self._sleepers[each])
+
+    def ring_at_commit(self, db: Db, sleepers: Sequence[tuple[str, str]], news: Mapping[str, bytes]) -> None:
+        """``committed`` does it."""
+
+    def news(self, key: str) -> bytes | None:  # noqa: ARG002 - it is looked up, by way of the faults
+        return None
+
+    def committed(self, sleepers: Sequence[tuple[str, str]]) -> None:
+        self.ring(sleepers)

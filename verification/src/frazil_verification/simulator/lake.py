@@ -1,0 +1,154 @@
+"""The real lake, catalog, store and queue over the simulated database and files. Nothing of the protocol is here."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, cast
+
+from frazil.catalog._db import Db
+from frazil.catalog._sql import TABLES, SqlStore, _Swap
+from frazil.catalog.base import Catalog, Committed, Head, OpenedCatalog, Outcome, Prepared, Proposal, Stale
+from frazil.catalog.foreign import ForeignCatalog
+from frazil.catalog.pointer import PointerCatalog
+from frazil.catalog.records import COMMIT_DIGEST, COMMIT_ID
+from frazil.commit.loop import CommitContext, OnPhase
+from frazil.format.storage import Backend, Storage
+from frazil.lake import Lake, _Connection
+from frazil.model import Ident
+from frazil.runtime import Runtime
+from frazil_verification.simulator.database import SimulatedEngine
+from frazil_verification.simulator.files import SimulatedFiles
+from frazil_verification.simulator.server import SimulatedGlue, SimulatedRest
+
+if TYPE_CHECKING:
+    from frazil_verification.simulator.process import Process
+
+TABLE = Ident(("sim",), "t")
+TABLE_NAME = str(TABLE)
+WAREHOUSE = "/simulated"
+_OURS = (COMMIT_ID, COMMIT_DIGEST, "frazil.")
+
+
+class CatalogKind(enum.StrEnum):
+    DATABASE = "database"
+    """Frazil's own, with a queue, and answers that are certain."""
+    REST = "rest"
+    GLUE = "glue"
+    """Others' servers, where nobody stands in line."""
+    NOT_ATOMIC = "not-atomic"
+    """A database whose swap is none. On it the rules must be broken."""
+
+    @property
+    def is_ours(self) -> bool:
+        return self not in _SERVERS
+
+
+_SERVERS = {CatalogKind.REST: SimulatedRest, CatalogKind.GLUE: SimulatedGlue}
+
+
+class SimulatedLake(Lake):
+    """A lake of one process. Every phase of its commits is a moment at which the process may die."""
+
+    def __init__(self, process: Process, *, is_foreign: bool = False, kind: CatalogKind = CatalogKind.DATABASE) -> None:
+        self._process = process
+        connection = _SimulatedConnection(process, is_foreign, kind)
+        super().__init__(cast("_Connection", connection), process.runtime())
+
+    def commit_context(self, ident: Ident, on_phase: OnPhase | None = None) -> CommitContext:
+        def at(phase: Any, attempt: int) -> None:
+            if on_phase is not None:
+                on_phase(phase, attempt)
+            self._process.at_phase(str(phase))
+
+        return replace(super().commit_context(ident), on_phase=at)
+
+
+@dataclass(frozen=True, slots=True)
+class _SimulatedConnection:
+    """Stands for what a URI names."""
+
+    process: Process
+    is_foreign: bool
+    kind: CatalogKind
+    uri: str = "simulated:"
+    warehouse: str | None = WAREHOUSE
+    name: str | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
+    read_only: bool = False
+    create: bool = True
+
+    def open(self, runtime: Runtime) -> OpenedCatalog:
+        storage = _SimulatedStorage(self.process)
+        return OpenedCatalog(self._catalog(storage, runtime), storage, WAREHOUSE, self.uri, "memory", created=False)
+
+    def _catalog(self, storage: Storage, runtime: Runtime) -> Catalog:
+        if self.kind in _SERVERS:
+            server = cast("Any", _SERVERS[self.kind](self.process))
+            return (_StrangerToTheServer if self.is_foreign else ForeignCatalog)(server, storage, runtime)
+        kind = _NotAtomic if self.kind is CatalogKind.NOT_ATOMIC else SqlStore
+        store = kind(SimulatedEngine(self.process), name="sim", read_only=False, create=True, shown="simulated")
+        return (_Stranger if self.is_foreign else PointerCatalog)(store, storage, runtime)
+
+
+class _SimulatedStorage(Storage):
+    def __init__(self, process: Process) -> None:
+        super().__init__()
+        self._process = process
+
+    def _open(self, scheme: str, path: str) -> Backend:  # noqa: ARG002 - there is one kind
+        return SimulatedFiles(self._process)
+
+
+class _Stranger(PointerCatalog):
+    """How other engines commit: no queue, no turns, nothing kept beside the pointer, no mark of ours on a snapshot."""
+
+    def __init__(self, store: SqlStore, storage: Storage, runtime: Runtime) -> None:
+        super().__init__(store, storage, runtime)
+        self.queue = None
+
+    @contextlib.contextmanager
+    def commit_lock(self, ident: Ident, patience_s: float) -> Iterator[None]:  # noqa: ARG002 - the seam's
+        yield
+
+    def prepare(self, ident: Ident, head: Head, proposal: Proposal) -> Prepared:
+        return super().prepare(ident, head, _unmarked(proposal))
+
+
+class _StrangerToTheServer(ForeignCatalog):
+    """The same where the catalog is nobody's of us."""
+
+    def __init__(self, server: Any, storage: Storage, runtime: Runtime) -> None:
+        super().__init__(server, storage, runtime)
+        self.queue = None
+
+    def prepare(self, ident: Ident, head: Head, proposal: Proposal) -> Prepared:
+        return super().prepare(ident, head, _unmarked(proposal))
+
+
+def _unmarked(proposal: Proposal) -> Proposal:
+    return Proposal(tuple(map(_plain, proposal.updates)), proposal.requirements)
+
+
+def _plain(update: dict[str, Any]) -> dict[str, Any]:
+    if update.get("action") != "add-snapshot":
+        return update
+    summary = {key: text for key, text in update["snapshot"]["summary"].items() if not key.startswith(_OURS)}
+    return {**update, "snapshot": {**update["snapshot"], "summary": summary}}
+
+
+class _NotAtomic(SqlStore):
+    """A catalog that looks, and then writes: between the two anything may happen."""
+
+    def _send(self, swap: _Swap) -> Outcome:
+        actual = self._engine.read(lambda db: self._location(db, swap.ident))
+        if actual != swap.expected:
+            return Committed(swap.new) if actual == swap.new else Stale(actual)
+        return super()._send(swap)
+
+    def _swap(self, db: Db, swap: _Swap) -> Committed | Stale:
+        # Whatever the pointer says by now, it is taken for what it said before.
+        db.execute(f"UPDATE {TABLES} SET metadata_location = ? WHERE table_name = ?", (swap.expected, swap.ident.name))  # noqa: S608
+        return super()._swap(db, swap)

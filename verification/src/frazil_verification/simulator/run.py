@@ -1,0 +1,72 @@
+"""One seed: run it, judge it, say what came of it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from frazil_verification.simulator.oracle import Violation, judge
+from frazil_verification.simulator.world import Case, World
+
+LINES_SHOWN = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a run came to. Equal cases have equal digests, in every process and on every day."""
+
+    case: Case
+    digest: str
+    commits: int
+    snapshots: int
+    reads: int
+    switches: int
+    virtual_s: float
+    faults: Counter[str]
+    told: Counter[str]
+    """What callers heard, by verb and outcome."""
+    violations: tuple[Violation, ...] = ()
+    last_events: tuple[str, ...] = field(default=(), repr=False)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Lost races and conflicts are the daily bread of a run; what they mean is in its result."""
+    loggers = [logging.getLogger(name) for name in ("frazil", "frazil.commit")]
+    before = [each.disabled for each in loggers]
+    for each in loggers:
+        each.disabled = True
+    try:
+        yield
+    finally:
+        for each, was in zip(loggers, before, strict=True):
+            each.disabled = was
+
+
+def simulate(case: Case) -> Result:
+    """Run one case."""
+    with _quiet():
+        world = World(case)
+        try:
+            world.run()
+            last = world.files.there.get(world.database.moves[-1].location)
+            world.journal.seal(b"" if last is None else last.data)
+            found = judge(world)
+        finally:
+            world.database.close()
+    return Result(
+        case=case,
+        digest=world.journal.digest,
+        commits=found.commits,
+        snapshots=found.snapshots,
+        reads=found.reads,
+        switches=world.schedule.switches,
+        virtual_s=world.schedule.now,
+        faults=world.journal.faults,
+        told=Counter(f"{each.step.verb} {each.told.value}" for each in world.records.writes),
+        violations=tuple(found.violations),
+        last_events=tuple(world.journal.lines)[-LINES_SHOWN:] if found.violations else (),
+    )

@@ -1,0 +1,254 @@
+"""How an actor works: a table of its own process, with every call and its answer written down."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from frazil.commit.operations import Identity
+from frazil.commit.operations import Write as Staged
+from frazil.commit.retry import Retry
+from frazil.errors import CommitUnknown, FrazilError
+from frazil.model import Commit
+from frazil.runtime import RandomStream, seeded
+from frazil.table import Table
+from frazil.verbs import Call, WriteOptions
+from frazil_verification.simulator import steps
+from frazil_verification.simulator.lake import TABLE, TABLE_NAME, SimulatedLake
+from frazil_verification.simulator.process import Process
+from frazil_verification.simulator.records import Attempt, Read, Told, Write
+from frazil_verification.simulator.steps import Row, State, Step
+
+if TYPE_CHECKING:
+    from frazil_verification.simulator.world import World
+
+KEYS = 8
+PARTITIONS = ("a", "b", "c")
+_SECOND_THOUGHTS_S = (0.5, 0.5, 5.0, 40.0)
+_RETRIES = (None, None, None, Retry(tries=4, base_ms=20), Retry(total_s=1.0), Retry(fault_tries=0), Retry(tries=1))
+
+
+class _NamedTable(Table):
+    """Tells under which id a write goes out, so that its fate can be found whatever its caller hears."""
+
+    def __init__(self, lake: SimulatedLake, process: Process, write: Write) -> None:
+        super().__init__(lake, TABLE)
+        self._process = process
+        self._write = write
+
+    def _identity(self, commit_id: str | None, verb: str, **parameters: object) -> Identity:
+        identity = super()._identity(commit_id, verb, **parameters)
+        if verb == self._write.step.verb:
+            self._write.commit_id = identity.commit_id
+        return identity
+
+    def _finish(self, call: Call, write: Staged) -> Commit:
+        self._write.bases.append(write.base.snapshot_id)
+        # Large writes take long between their first look at the table and their commit.
+        self._process.take(self._process.world.staging_s)
+        return super()._finish(call, write)
+
+
+@dataclass(slots=True)
+class Session:
+    """One actor's doings in one process. ``draw`` is the chance of what it does, not of what happens to it."""
+
+    name: str
+    world: World
+    process: Process
+    lake: SimulatedLake
+    draw: RandomStream
+    is_foreign: bool = False
+    pending: Write | None = None
+    """A write whose process died before it heard an answer."""
+    calls: int = 0
+    number: int = 0
+    """Of the step that it is at."""
+
+    # What to do
+
+    def row(self, **fixed: Any) -> Row:
+        drawn: dict[str, Any] = {
+            "id": self.draw.randrange(KEYS),
+            "p": self.draw.choice(PARTITIONS),
+            "v": self.draw.randrange(100),
+            "note": f"{self.name}.{self.calls}",
+        }
+        return {**drawn, **fixed}
+
+    def rows(self, most: int = 5, **fixed: Any) -> tuple[Row, ...]:
+        """Neighbours, as a rule: rows of one partition are one file, and files are what takes time."""
+        first = self.row(**fixed)
+        if self.draw.random() < 0.9:
+            group = first["id"] // 4 * 4
+            return (
+                first,
+                *(self.row(**{"p": first["p"], "id": group + n % 4, **fixed}) for n in range(1, self._some(most))),
+            )
+        return tuple(self.row(**fixed) for _ in range(self._some(most)))
+
+    def _some(self, most: int) -> int:
+        return self.draw.randint(1, most)
+
+    def keyed_rows(self, most: int = 3) -> tuple[Row, ...]:
+        return tuple({row["id"]: row for row in self.rows(most)}.values())
+
+    def condition(self) -> steps.Condition:
+        key, partition = self.draw.randrange(KEYS), self.draw.choice(PARTITIONS)
+        options: Sequence[steps.Condition] = (
+            (("id", "=", key),),
+            (("id", "in", tuple(sorted({key, self.draw.randrange(KEYS)}))),),
+            (("p", "=", partition), ("id", "=", key)),
+            (("p", "=", partition), ("v", "<", self.draw.randrange(60))),
+            (("p", "=", partition),),
+            (("id", ">=", key),),
+        )
+        return self.draw.choice(options)
+
+    def pause(self, seconds: float) -> None:
+        self.process.take(seconds)
+
+    # Doing it
+
+    def write(self, step: Step) -> Write:
+        """Make a call, and again under its commit id where its fate is not known."""
+        write = self._begun(step)
+        options = self._options(write)
+        self.pending = write if "commit_id" in options else None
+        attempt = self._attempt(write, options)
+        self._catch_breath(write)
+        while self._is_worth_repeating(write, attempt) and self.draw.random() < 0.7:
+            self.pause(self.draw.choice(_SECOND_THOUGHTS_S))
+            attempt = self._attempt(write, {**options, "commit_id": write.commit_id})
+        self.pending = None
+        return write
+
+    def _begun(self, step: Step, *, is_named: bool = False) -> Write:
+        """A write that is written down from its first moment on; ``is_named``: under an id that its caller chose."""
+        self.calls += 1
+        name = f"{self.name}.{self.calls}"
+        write = Write(name, step, self.is_foreign, f"id-{name}" if is_named else "")
+        self.world.records.writes.append(write)
+        return write
+
+    def _is_worth_repeating(self, write: Write, attempt: Attempt) -> bool:
+        """Other engines keep no commit ids: what they send again may land twice."""
+        return not self.is_foreign and attempt.told is Told.UNKNOWN and len(write.attempts) < 4
+
+    def resume(self, write: Write) -> None:
+        """After a crash: send again what was under way, under the same id."""
+        self.pending = write
+        self._attempt(write, {**self._place(write), "commit_id": write.commit_id})
+        self.pending = None
+
+    def _options(self, write: Write) -> WriteOptions:
+        options = self._place(write)
+        options["retry"] = self.draw.choice(_RETRIES)
+        if self.is_foreign:
+            options["snapshot_properties"] = {"simulated.write": write.name}
+            options["on_deleted"] = "keep"
+            options["retry"] = Retry(tries=4, base_ms=100)
+        elif self.draw.random() < 0.4:
+            options["commit_id"] = write.commit_id = f"id-{write.name}"
+        return options
+
+    @staticmethod
+    def _place(write: Write) -> WriteOptions:
+        options: WriteOptions = {"engine": "arrow"}
+        if write.step.isolation is not None:
+            options["isolation"] = cast("Any", write.step.isolation)
+        if write.step.branch != "main" and write.step.verb in steps.ROW_VERBS:
+            options["branch"] = write.step.branch
+        return options
+
+    def transact(self, where: steps.Condition, then: Callable[[State], Step]) -> Write:
+        """Read some rows, and do what follows from them, both at once."""
+        write = self._begun(Step("transaction"), is_named=True)
+
+        def work() -> Commit:
+            with self.lake.transaction(commit_id=write.commit_id) as transaction:
+                table = transaction.table(TABLE_NAME)
+                rows: State = tuple(table.scan(steps.condition_sql(where), limit=1 << 40).to_arrow().to_pylist())
+                write.step, write.seen = then(rows), (where, rows)
+                steps.call(table, write.step, {"engine": "arrow"})
+                self.pause(self.world.staging_s)
+                done = transaction.commit()
+                assert done is not None
+                return done
+
+        self._follow(write, work)
+        self._catch_breath(write)
+        return write
+
+    def stream(self, name: str) -> None:
+        """Write the next batch of a stream; its rows are the same whoever sends it, and however often."""
+        batch = self.world.streams.get(name, 0)
+        drawn = seeded(f"{self.world.case.seed}/stream/{name}/{batch}")
+        rows = tuple(
+            {"id": drawn.randrange(KEYS), "p": drawn.choice(PARTITIONS), "v": batch, "note": f"{name}.{batch}.{n}"}
+            for n in range(drawn.randint(1, 3))
+        )
+        write = self._begun(Step("stream", rows=rows, name=name, value=batch), is_named=True)
+        options: WriteOptions = {"engine": "arrow", "commit_id": write.commit_id}
+        attempt = self._follow(write, lambda: steps.stream(Table(self.lake, TABLE), write.step, options))
+        if attempt.told in (Told.COMMITTED, Told.UNCHANGED):
+            # Another driver may have come further meanwhile.
+            self.world.streams[name] = max(self.world.streams.get(name, 0), batch + 1)
+        self._catch_breath(write)
+
+    def _catch_breath(self, write: Write) -> None:
+        if write.told is Told.FAILED:
+            # Where nothing works for a while, nobody uses up all steps meanwhile.
+            self.pause(0.3)
+
+    def _attempt(self, write: Write, options: WriteOptions) -> Attempt:
+        return self._follow(write, lambda: steps.call(_NamedTable(self.lake, self.process, write), write.step, options))
+
+    def _follow(self, write: Write, work: Callable[[], Commit | None]) -> Attempt:
+        """Make the call, and write down what its caller hears."""
+        has_id = bool(write.commit_id)
+        started = self.process.note(f"calls {write.name} {write.step}")
+        attempt = Attempt(self.process.name, started, has_id=has_id)
+        write.attempts.append(attempt)
+        try:
+            done = work()
+        except CommitUnknown as error:
+            attempt.error = f"{type(error).__name__}: {error.evidence}"
+        except FrazilError as error:
+            attempt.told, attempt.error = Told.FAILED, type(error).__name__
+        else:
+            attempt.commit = done
+            attempt.told = Told.COMMITTED if done is not None and done.changed else Told.UNCHANGED
+        last_phase, troubles = self.process.phase
+        attempt.undisturbed_since = last_phase if troubles == self.process.troubles else None
+        again = ", found already" if attempt.commit is not None and attempt.commit.already_committed else ""
+        attempt.finished = self.process.note(f"hears of {write.name}: {attempt.told.value} {attempt.error}{again}")
+        return attempt
+
+    def read(self, times: int = 2) -> None:
+        """Pin a snapshot, and read it several times while others go on."""
+        self.calls += 1
+        name = f"{self.name}.{self.calls}"
+        started = self.process.note(f"reads as {name}")
+        try:
+            # A limit, for such a scan reads no files ahead in other threads.
+            scan = Table(self.lake, TABLE).scan(limit=1 << 40)
+        except FrazilError as error:
+            self.process.note(f"cannot read: {type(error).__name__}")
+            return
+        pinned = self.process.note(f"{name} is pinned at {scan.snapshot_id}")
+        for _ in range(times):
+            try:
+                rows: State = tuple(scan.to_arrow().to_pylist())
+            except FrazilError as error:
+                if _is_lasting(error):
+                    self.world.records.problems.append(f"{name} cannot read snapshot {scan.snapshot_id}: {error}")
+                return
+            self.world.records.reads.append(Read(name, scan.snapshot_id, rows, started, pinned))
+            self.pause(0.5)
+
+
+def _is_lasting(error: FrazilError) -> bool:
+    """Not one of the faults that the simulated disk shows for a moment."""
+    return "The simulated" not in f"{error} {error.__cause__}"
