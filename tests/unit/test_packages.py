@@ -3,36 +3,58 @@
 from __future__ import annotations
 
 import ast
+import json
 import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = ROOT / "src" / "frazil"
 VERIFICATION = ROOT / "verification" / "src" / "frazil_verification"
 SEAM = PRODUCT / "cli" / "_verification.py"
-WITHOUT_VERIFICATION = """
-import sys
-sys.modules[{blocked!r}] = None
+HELP = (("-h",), ("lab", "-h"), ("lab", "backoff", "-h"), ("simulate", "-h"))
+COMMANDS = """
+import contextlib, io, json, sys
+blocked, commands = json.loads(sys.argv[1])
+for name in blocked:
+    sys.modules[name] = None
 from frazil.cli import main
-main(sys.argv[1:])
+answers = []
+for arguments in commands:
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+        try:
+            main(arguments)
+        except SystemExit as end:
+            answers.append([end.code or 0, out.getvalue(), err.getvalue()])
+print(json.dumps(answers))
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    code: int
+    out: str
+    err: str
 
 
 def project(folder: Path) -> dict[str, Any]:
     return tomllib.loads((folder / "pyproject.toml").read_text())
 
 
-def frazil(*arguments: object, blocked: str | None = None) -> subprocess.CompletedProcess[str]:
-    """The command in a process of its own, where a module cannot be imported."""
-    code = "from frazil.cli import main; main()" if blocked is None else WITHOUT_VERIFICATION.format(blocked=blocked)
-    command = [sys.executable, "-c", code, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+def python(code: str, *arguments: str) -> str:
+    command = [sys.executable, "-c", code, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def frazil(*commands: tuple[str, ...], blocked: tuple[str, ...] = ()) -> list[Answer]:
+    """The commands, one after the other, in a new process that cannot import what is blocked."""
+    return [Answer(*each) for each in json.loads(python(COMMANDS, json.dumps([blocked, commands])))]
 
 
 def imports(module: Path) -> Iterator[str]:
@@ -87,65 +109,54 @@ def test_the_product_imports_the_verification_package_in_one_module() -> None:
 
 
 def test_importing_every_module_of_the_product_does_not_import_the_verification_package() -> None:
-    code = """
+    python("""
 import importlib, pkgutil, sys
 sys.modules["frazil_verification"] = None
 import frazil
 for each in pkgutil.walk_packages(frazil.__path__, "frazil."):
     if not each.name.endswith("__main__"):
         importlib.import_module(each.name)
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
+""")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "command"),
-    [
-        (("simulate", "--seed", 0), "frazil simulate"),
-        (("lab", "backoff", "--commits", 30, "--no-plot"), "frazil lab backoff"),
-    ],
-    ids=["simulate", "lab"],
-)
-@pytest.mark.parametrize("blocked", ["frazil_verification", "frazil_verification.commands"])
-def test_without_the_verification_package_its_commands_say_how_to_get_it(
-    arguments: tuple[object, ...], command: str, blocked: str
-) -> None:
-    answer = frazil(*arguments, blocked=blocked)
-    assert answer.returncode == 2
-    assert answer.stdout == ""
-    assert answer.stderr == (
-        f'frazil: "{command}" needs the package frazil-verification, which is not installed. '
-        "pip install 'frazil[verify]'.\n"
+def test_without_the_verification_package_its_commands_are_listed_and_say_how_to_get_it() -> None:
+    simulate, lab, *shown = frazil(
+        ("simulate", "--seed", "0"),
+        ("lab", "backoff", "--commits", "30", "--no-plot"),
+        *HELP,
+        blocked=("frazil_verification",),
     )
+    for answer, command in ((simulate, "frazil simulate"), (lab, "frazil lab backoff")):
+        assert answer.code == 2
+        assert answer.out == ""
+        assert answer.err == (
+            f'frazil: "{command}" needs the package frazil-verification, which is not installed. '
+            "pip install 'frazil[verify]'.\n"
+        )
+    assert shown == frazil(*HELP)
+    assert {answer.code for answer in shown} == {0}
+    assert "simulate" in shown[0].out
+    assert "lab" in shown[0].out
 
 
 def test_without_greenlet_the_simulator_says_how_to_get_it() -> None:
-    answer = frazil("simulate", blocked="greenlet")
-    assert answer.returncode == 2
-    assert "needs the package greenlet" in answer.stderr
-    assert "pip install 'frazil[verify]'" in answer.stderr
+    (answer,) = frazil(("simulate",), blocked=("greenlet",))
+    assert answer.code == 2
+    assert "needs the package greenlet" in answer.err
+    assert "pip install 'frazil[verify]'" in answer.err
 
 
 def test_another_missing_module_is_a_defect() -> None:
-    answer = frazil("simulate", blocked="concurrent.futures.process")
-    assert answer.returncode == 70
-    assert "frazil[verify]" not in answer.stderr
-
-
-@pytest.mark.parametrize(
-    "arguments", [("--help",), ("lab", "--help"), ("simulate", "--help"), ("lab", "backoff", "-h")]
-)
-def test_the_help_is_the_same_without_the_verification_package(arguments: tuple[str, ...]) -> None:
-    without, installed = frazil(*arguments, blocked="frazil_verification"), frazil(*arguments)
-    assert without.returncode == installed.returncode == 0, without.stderr
-    assert without.stdout == installed.stdout
+    (answer,) = frazil(("simulate",), blocked=("concurrent.futures.process",))
+    assert answer.code == 70
+    assert "frazil[verify]" not in answer.err
 
 
 def test_with_the_verification_package_its_commands_run() -> None:
-    simulated = frazil("simulate", "--seed", 0, "--steps", 5, "--json")
-    assert simulated.returncode == 0, simulated.stderr
-    assert '"digest"' in simulated.stdout
-    raced = frazil("lab", "backoff", "--writers", 3, "--commits", 30, "--no-plot")
-    assert raced.returncode == 0, raced.stderr
-    assert "jitter" in raced.stdout
+    simulated, raced = frazil(
+        ("simulate", "--seed", "0", "--steps", "5", "--json"),
+        ("lab", "backoff", "--writers", "3", "--commits", "30", "--no-plot"),
+    )
+    assert simulated.code == raced.code == 0, (simulated.err, raced.err)
+    assert "digest" in json.loads(simulated.out)
+    assert "jitter" in raced.out
