@@ -1,4 +1,4 @@
-"""``frazil lab backoff``: many writers on one table, each way of waiting after a lost race beside the others."""
+"""``frazil lab backoff``: many writers on one table, one backoff policy after the other."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def _sweep_loads(load: Load) -> list[Load]:
 
 
 def _with_processes(policies: tuple[Policy, ...], load: Load, retry: Retry, seed: int, tell: Progress) -> LabReport:
-    # Opens catalogs and starts processes: not wanted by those who only simulate.
+    # Opens catalogs and starts processes, which the virtual clock does not need.
     from frazil_verification.lab.processes import race
 
     rows, histograms = [], {}

@@ -65,7 +65,7 @@ class _Simulation:
         self.head = 0
         self.samples: list[Sample] = []
         self.order = 0
-        # (when, order, writer): by seconds for those who wait, by the work clock for those who run.
+        # (when, order, writer): in seconds for waiting writers, by the work clock for running ones.
         self.waiting: list[tuple[float, int, int]] = []
         self.running: list[tuple[float, int, int]] = []
 

@@ -109,7 +109,7 @@ class Compaction:
             yield f"{len(done)} commits from one and the same table"
 
     def canonical(self, state: State) -> Hashable:
-        """Rows are named by commits, not by who made them: so actors are alike."""
+        """Rows are named after commits, not after their actors, so the actors are interchangeable."""
         # What a plan was no longer matters once it is decided.
         actors = [each if each.at == PLANNED else Actor(each.at) for each in state.actors]
         return state.table, state.logical, frozenset(Counter(actors).items())
@@ -257,7 +257,7 @@ def _logical(state: State, plan: Plan) -> frozenset[Row]:
     row = state.table.row(place)
     if plan.deleted is not None:
         return rows - {row}
-    # Who changes a row that is not there any more changes nothing.
+    # Changing a row that was deleted changes nothing.
     return (rows - {row}) | new if row in rows else rows
 
 

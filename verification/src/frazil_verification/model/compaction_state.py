@@ -148,7 +148,7 @@ class Bounds:
 
 @lru_cache(maxsize=200_000)
 def plans(table: Table, kinds: tuple[str, ...]) -> tuple[Plan, ...]:
-    """Everything that somebody may want to do who reads this table."""
+    """Every change that a reader of this table may plan."""
     return (*_row_plans(table, kinds), *_file_plans(table, kinds))
 
 

@@ -299,7 +299,7 @@ class Group:
         return put(state, number, process._replace(at=At.SETTLING))
 
     def _lost(self, state: State, number: int, process: Process, words: str) -> Steps:
-        """A lost race, for certain. Who lost deletes what it wrote for the attempt, and nothing of the others."""
+        """A certain loss. The loser deletes the files of its own attempt, and none of the group's other members."""
         if not self.on(Rule.ONLY_OWN_FILES):
             state = state._replace(deleted=state.deleted | process.group)
         state = _released(state, number)

@@ -1,4 +1,4 @@
-"""Who takes part. An actor is a function that does one thing with its session; the registry says how common it is.
+"""The actors. An actor is a function that does one thing with its session; the registry says how common it is.
 
 To add one: write a function, decorate it, and teach ``steps.py`` the verbs that it brings.
 """
@@ -30,7 +30,7 @@ class Actor:
     weight: float
     is_foreign: bool = False
     is_usual: bool = True
-    """It takes part where nobody asks for certain actors."""
+    """It takes part unless a case names its actors."""
 
 
 ACTORS: dict[str, Actor] = {}
@@ -111,7 +111,7 @@ def transactor(session: Session) -> None:
 
 @actor(3)
 def ledger_keeper(session: Session) -> None:
-    """Changes single rows at snapshot isolation; as nobody brings rows that others look for, none can be missed."""
+    """Changes single rows at snapshot isolation; no actor adds rows that another one selects, so none can be missed."""
     known = session.world.ledger
     if len(known) < 2 or session.draw.random() < 0.2:
         keys = [1000 + 10 * session.number + n for n in range(3)]
@@ -152,7 +152,7 @@ def spec_changer(session: Session) -> None:
 
 @actor(1)
 def branch_publisher(session: Session) -> None:
-    """Write, audit, publish; and where main has moved on meanwhile, do it again on top of main."""
+    """Write, audit, publish; and where main has moved concurrently, do it again on top of main."""
     name = f"b{session.name}.{session.draw.randrange(1 << 30)}".replace(" ", "-")
     if session.write(Step("create_branch", name=name)).told is not Told.COMMITTED:
         return

@@ -1,4 +1,4 @@
-"""Many seeds, over several processes: what was done, what went wrong meanwhile, and every seed that broke a rule."""
+"""Many seeds, over several processes: what was done, which faults struck, and every seed that broke a rule."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ SCENES: Mapping[str, Case] = {
     "undo": Case(0, actors=("updater", "undoer", "deleter", "appender")),
     "oblivion": Case(0, severity=2.0, actors=_UPKEEP, catalog=CatalogKind.REST),
 }
-"""Kinds of runs: as usual; more faults; appends that share snapshots while everything breaks; on others' catalogs; then
-with those who stream to the table, take it back and let its snapshots expire, also on others' catalogs."""
+"""Kinds of runs: as usual; more faults; appends that share snapshots while everything breaks; on third-party catalogs;
+then with streams, rollbacks and snapshot expiry, also on third-party catalogs."""
 
 
 @dataclass(frozen=True, slots=True)

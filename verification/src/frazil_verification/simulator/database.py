@@ -120,7 +120,7 @@ class Database:
         return frozenset(row[0] for row in self._db.execute(sql, (self.now_ms,)))
 
     def _look_at_tickets(self, who: str) -> None:
-        """Nobody commits for a writer that has given no sign of life for so long (rule P3)."""
+        """No leader commits a queue entry that has expired (rule P3)."""
         sql = f"SELECT ticket, deadline FROM {QUEUE} WHERE state = {int(QueueState.COMMITTED)}"  # noqa: S608
         for ticket, deadline in self._db.execute(sql):
             if ticket not in self._committed and deadline <= self.now_ms:
@@ -144,7 +144,7 @@ class Database:
         return lambda: self.free(process, [key])
 
     def _refuse(self, process: Process) -> None:
-        """Who cannot have the turn goes ahead without it, once nothing has moved for a while."""
+        """A writer that cannot take the commit lock goes ahead without it, once nothing has moved for a while."""
         before, times = self._refused.get(process.name, (-1, 0))
         times = times + 1 if before == len(self.moves) else 1
         self._refused[process.name] = len(self.moves), times
@@ -237,7 +237,7 @@ class SimulatedEngine:
         raise OutcomeUnknown("The connection broke after the request was sent")
 
     def _wait_in_vain(self) -> None:
-        """It takes a while until who gets no answer knows."""
+        """A missing answer is noticed only after a while."""
         self._process.sleep(self._process.chance.choice(_TIMEOUTS_S))
 
     def _cut_off(self, apply: Callable[[], object]) -> None:
@@ -261,7 +261,7 @@ class SimulatedEngine:
             process.note(f"a transaction {what}")
             try:
                 apply()
-            except Exception as error:  # noqa: BLE001 - nobody waits for the answer
+            except Exception as error:  # noqa: BLE001 - the answer is not awaited
                 process.note(f"and is refused: {type(error).__name__}")
 
         process.world.schedule.call(arrive, chance.choice(_LATE_S) * (0.5 + chance.random()))
@@ -281,7 +281,7 @@ class SimulatedEngine:
     def bell(self) -> Notifier:
         return SimulatedBell(self._process)
 
-    def may_change(self, table: str) -> bool:  # noqa: ARG002 - everybody may
+    def may_change(self, table: str) -> bool:  # noqa: ARG002 - every writer may
         return True
 
     def columns(self, db: Db, table: str) -> frozenset[str]:

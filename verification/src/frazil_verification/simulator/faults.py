@@ -32,7 +32,7 @@ class Fault(enum.StrEnum):
     CLOCK_STEP = "clock step"
     """The database's clock jumps."""
     DATABASE_RESTART = "database restart"
-    """Nobody reaches the database for a while, and all turns are free again."""
+    """The database is out of reach for a while, and all commit locks are free again."""
     POWER_LOSS = "power loss"
     """All processes die; files that were not synced, and transactions that were not durable, are gone."""
     PARTIAL_WRITE = "partial write"
@@ -44,7 +44,7 @@ class Fault(enum.StrEnum):
     LOST_BELL = "lost bell"
     """A sleeper is not woken."""
     FREEZE = "frozen host"
-    """A process dies, and all others stand still for up to minutes."""
+    """A process dies, and all others are frozen for up to minutes."""
     DOUBLE = "taken for dead"
     """A process that lives is thought to be dead, and another one sends again what it is about to write."""
 
@@ -103,7 +103,7 @@ class Weather:
         for point, rates in _RATES.items():
             edge, table = 0.0, []
             for fault, rate in rates.items():
-                # One that is switched off leaves its share of the numbers idle: the others strike where they did.
+                # A fault that is switched off still draws its numbers, so the other faults strike where they did.
                 edge += min(rate * strengths[fault] * severity, 0.5)
                 table.append((edge, fault))
             tables[point] = tuple(table)

@@ -37,7 +37,7 @@ class CatalogKind(enum.StrEnum):
     """Frazil's own, with a queue, and answers that are certain."""
     REST = "rest"
     GLUE = "glue"
-    """Others' servers, where nobody stands in line."""
+    """Third-party servers, which have no queue."""
     NOT_ATOMIC = "not-atomic"
     """A database whose swap is none. On it the rules must be broken."""
 
@@ -118,7 +118,7 @@ class _Stranger(PointerCatalog):
 
 
 class _StrangerToTheServer(ForeignCatalog):
-    """The same where the catalog is nobody's of us."""
+    """The same on a third-party catalog."""
 
     def __init__(self, server: Any, storage: Storage, runtime: Runtime) -> None:
         super().__init__(server, storage, runtime)

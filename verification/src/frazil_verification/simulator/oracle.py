@@ -157,7 +157,7 @@ class _Judge:
             before = version
 
     def _check_head(self, event: int, head: int | None) -> None:
-        """Main goes on, and back only if somebody asked for it."""
+        """Main moves forward, and back only when a write asked for it."""
         before = self._heads[-1][1] if self._heads else None
         past = self._history(head)
         if before is not None and before not in past:
@@ -202,9 +202,9 @@ class _Judge:
             self._check_expired(lost, after["last-updated-ms"] - OLD_MS, old, new)
 
     def _check_expired(self, lost: Sequence[Json], limit_ms: int, old: Move, new: Move) -> None:
-        """Snapshots go where somebody lets them, when they are old, and no transaction has pinned them (rule P18)."""
+        """Snapshots expire when a write asks for it, they are old, and no transaction has pinned them (rule P18)."""
         self._expired.update((each["snapshot-id"], new.event) for each in lost)
-        # On others' catalogs each writer has a clock of its own.
+        # On third-party catalogs each writer has a clock of its own.
         is_timed = self._world.case.catalog.is_ours
         young = [each["snapshot-id"] for each in lost if is_timed and each["timestamp-ms"] >= limit_ms]
         if young or "janitor" not in self._world.case.actors:
@@ -280,11 +280,11 @@ class _Judge:
         return len(write.attempts) > 1 and not is_recorded and self._expired.get(self._placed[write], event) < event
 
     def _is_past(self, write: Write) -> bool:
-        """Done by an attempt that nobody heard of, and forgotten before the last one began."""
+        """Committed by an attempt without an answer, and expired before the last attempt began."""
         return self._is_forgotten(write, write.attempts[-1].started)
 
     def _in_full(self, step: Step) -> Step:
-        """Who picks a snapshot picks the rows of all who share it."""
+        """A cherry-pick brings the rows of every commit in the snapshot."""
         if step.verb != "cherry_pick":
             return step
         shared = [each for each in self._order if self._placed[each] == step.value]
@@ -372,7 +372,7 @@ class _Judge:
                 self._wrong("counts are those of the model", f"{write} was told {told}")
             if step.verb not in ("delete", "overwrite", "update"):
                 continue
-            # Nobody but appends shares a snapshot, so the state before it is that of its parent.
+            # Only appends share a snapshot, so the state before it is that of its parent.
             since = self._since(parents[snapshot_id], write.bases, parents)
             matching = [len(selected(self._states[each], step.where)) for each in since]
             if step.verb == "update":
@@ -457,7 +457,7 @@ class _Judge:
                     self._wrong("a batch that was written is there", str(write))
 
     def _check_ghosts(self) -> None:
-        """Nobody commits for a writer that died longer ago than a ticket lives (rule P3)."""
+        """No leader commits for a writer whose queue entry has expired (rule P3)."""
         records = self._world.records
         if self._world.journal.faults[Fault.CLOCK_STEP.value]:
             return

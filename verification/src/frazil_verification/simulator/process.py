@@ -30,7 +30,7 @@ class Process:
     skew_ms: int = 0
     is_alive: bool = True
     is_faultless: bool = False
-    """For those who look at the world from outside."""
+    """For callers outside the simulated world."""
     cut_off_until: float = 0.0
     """Without network until then."""
     task: Task | None = None
@@ -61,7 +61,7 @@ class Process:
         self.check_alive()
 
     def take(self, seconds: float, point: Point = Point.MOMENT) -> None:
-        """Something takes about so long, others run meanwhile, and the process may not live to see its end."""
+        """Something takes about so long; other processes run concurrently, and this one may die before its end."""
         self.check_alive()
         if self.is_faultless:
             return
@@ -94,7 +94,7 @@ class Process:
         if self.is_faultless:
             return
         self.phase = self.note(f"at {phase}"), self.troubles
-        # Thinking takes time, too, and is when others come in between.
+        # Computation takes time as well, and other writers commit during it.
         self.take(self.world.thinking_s)
         fault = self.strikes(Point.PHASE)
         if fault is Fault.DOUBLE:

@@ -35,7 +35,7 @@ class Task:
 
 @dataclass(slots=True)
 class Schedule:
-    """The clock and everybody who waits for it."""
+    """The virtual clock, and the tasks that wait for it."""
 
     now: float = 0.0
     switches: int = 0
@@ -55,10 +55,10 @@ class Schedule:
         heapq.heappush(self._alarms, (self.now + after, self._set, None, work))
 
     def pause(self, seconds: float) -> None:
-        """Let others run until so much time has passed; the current task sleeps."""
+        """Let other tasks run until so much time has passed; the current task sleeps."""
         task = self._current
         if task is None:
-            # Whoever looks at the world from outside takes no time.
+            # A caller outside the simulated world takes no time.
             return
         self._alarm(self.now + max(0.0, seconds), task)
         self._switch()
@@ -68,7 +68,7 @@ class Schedule:
             self._alarm(self.now, task)
 
     def kill(self, task: Task) -> None:
-        """End a task where it waits. Only for those who are not that task. One that has not begun is left alone."""
+        """End a task where it waits. Not for the task itself. One that has not begun is left alone."""
         if not task.is_over and task.run:
             task.is_over = True
             task.run.throw(Killed)
@@ -78,7 +78,7 @@ class Schedule:
         return self._current
 
     def run(self) -> None:
-        """Until nobody waits any more."""
+        """Run until no task waits."""
         self._hub = getcurrent()
         while self._alarms:
             when, number, task, work = heapq.heappop(self._alarms)
@@ -100,7 +100,7 @@ class Schedule:
                 task.is_over = True
 
     def end(self) -> None:
-        """Let go of those who wait still."""
+        """End the tasks that still wait."""
         waiting = [task for _, _, task, _ in self._alarms if task is not None]
         self._alarms.clear()
         for task in waiting:

@@ -1,4 +1,4 @@
-"""Catalogs of others, where Frazil is one client of many: it sends requirements and updates, they move the pointer, and
+"""Third-party catalogs. Frazil is one client of many: it sends requirements and updates, they move the pointer, and
 what they answer is less than certain (rule P30).
 """
 

@@ -182,7 +182,7 @@ class Session:
         return write
 
     def stream(self, name: str) -> None:
-        """Write the next batch of a stream; its rows are the same whoever sends it, and however often."""
+        """Write the next batch of a stream; its rows are the same for every sender and every repetition."""
         batch = self.world.streams.get(name, 0)
         drawn = seeded(f"{self.world.case.seed}/stream/{name}/{batch}")
         rows = tuple(
@@ -193,13 +193,13 @@ class Session:
         options: WriteOptions = {"engine": "arrow", "commit_id": write.commit_id}
         attempt = self._follow(write, lambda: steps.stream(Table(self.lake, TABLE), write.step, options))
         if attempt.told in (Told.COMMITTED, Told.UNCHANGED):
-            # Another driver may have come further meanwhile.
+            # Another driver may have written later batches concurrently.
             self.world.streams[name] = max(self.world.streams.get(name, 0), batch + 1)
         self._catch_breath(write)
 
     def _catch_breath(self, write: Write) -> None:
         if write.told is Told.FAILED:
-            # Where nothing works for a while, nobody uses up all steps meanwhile.
+            # While nothing works, the steps are not used up.
             self.pause(0.3)
 
     def _attempt(self, write: Write, options: WriteOptions) -> Attempt:
@@ -227,7 +227,7 @@ class Session:
         return attempt
 
     def read(self, times: int = 2) -> None:
-        """Pin a snapshot, and read it several times while others go on."""
+        """Pin a snapshot, and read it several times while other sessions commit."""
         self.calls += 1
         name = f"{self.name}.{self.calls}"
         started = self.process.note(f"reads as {name}")

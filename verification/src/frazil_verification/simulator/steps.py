@@ -34,7 +34,7 @@ _COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
     "in": lambda value, values: value in values,
 }
 ROW_VERBS = frozenset({"append", "overwrite", "delete", "update", "upsert", "compact", "cherry_pick", "stream"})
-"""Verbs that make a snapshot; the others change what stands beside the rows."""
+"""Verbs that make a snapshot; the other verbs change schema, properties or refs."""
 OLD_MS = 500
 """Snapshots may go when they are older than this."""
 
@@ -113,7 +113,7 @@ def counted(rows: Iterable[Row]) -> Counter[Frozen]:
 
 
 def projected(rows: Iterable[Row], columns: Collection[str]) -> State:
-    """Rows with these columns only: nobody sees the others any more."""
+    """Rows with these columns only: the others are no longer readable."""
     return tuple({name: value for name, value in row.items() if name in columns} for row in rows)
 
 

@@ -31,7 +31,7 @@ _CLEANING = 0.06
 """How often an actor empties the table first, so that it stays small and runs stay fast."""
 _CROWDS = (2, 3, 4, 5, 6, 6, 8, 12)
 _SMALL_CASTS = 0.5
-"""How often all others append, too, or have one of two more parts: then these meet often."""
+"""How often all other sessions append as well, or play one of two more parts: these then meet often."""
 _PROPERTIES: tuple[dict[str, str], ...] = (
     {},
     {"commit.manifest.min-count-to-merge": "3"},
@@ -126,7 +126,7 @@ class World:
             session.write(Step("append", rows=session.rows(4, p=partition)))
 
     def _cast(self, count: int) -> None:
-        """Who plays. The steps are for whoever is free next, so that nobody who stands still leaves the others idle."""
+        """The actors. Each step goes to the next free session, so that a stalled one does not leave the others idle."""
         chance = seeded(f"{self.case.seed}/cast")
         known = [ACTORS[each] for each in self.case.actors]
         first, weights = known[0], [each.weight for each in known]
@@ -157,11 +157,11 @@ class World:
         return process
 
     def freeze(self, seconds: float) -> None:
-        """Nobody gets any further; the database does, and so does time."""
+        """Every process stops; the database and the clock go on."""
         self.frozen_until = self.schedule.now + seconds
 
     def lose_power(self) -> None:
-        """Called by a process that is about to go with the others."""
+        """Called by a process that is killed together with the others."""
         self.power_losses += 1
         me = self.schedule.current
         victims = [each for each in self._processes.values() if each.is_alive]
@@ -170,7 +170,7 @@ class World:
             self.records.deaths[process.name] = self.schedule.now
             process.turns.clear()
             if process.task is not None and process.task is not me:
-                # Whoever runs now cannot throw into another stack; the scheduler does it first thing.
+                # The running task cannot throw into another stack; the scheduler does that next.
                 self.schedule.call(lambda process=process: _throw(self.schedule, process), 0.0)  # type: ignore[misc]
         self.database.lose_power()
         self.files.lose_power()
@@ -191,7 +191,7 @@ def _throw(schedule: Schedule, process: Process) -> None:
 
 
 class _Player:
-    """One actor over all of its lives: who is killed comes back as a new process and goes on."""
+    """One actor over all of its lives: a killed one comes back as a new process and goes on."""
 
     def __init__(self, world: World, name: str, part: Actor) -> None:
         self._world = world
@@ -229,7 +229,7 @@ class _Player:
                 self._world.schedule.call(lambda: self.start(0.0), 0.2 + process.chance.random())
 
     def _double(self, session: Session) -> bool:
-        """Somebody else sends again what this session is about to write."""
+        """Another session sends again what this session is about to write."""
         write = session.pending
         if write is None:
             return False
