@@ -12,7 +12,8 @@ from pyiceberg.types import LongType
 
 import frazil
 from common import Report, places, stopwatch
-from frazil.commit.loop import CommitContext, commit
+from frazil.commit.context import CommitContext
+from frazil.commit.loop import commit
 from frazil.commit.operations import Identity, Kind, Write
 from frazil.model import DataFile, Ident
 from peers.pyiceberg_files import their_file

@@ -27,10 +27,12 @@ from common import Place, Report, places
 from frazil.catalog.base import ChangeRecord
 from frazil.catalog.pointer import PointerCatalog
 from frazil.commit import summaries
-from frazil.commit.conflicts import head_conflicts, row_conflicts
+from frazil.commit.checking import examined
+from frazil.commit.conflicts import head_conflicts
+from frazil.commit.context import CommitContext
 from frazil.commit.history import history
 from frazil.commit.inspection import FullInspector
-from frazil.commit.loop import CommitContext, commit
+from frazil.commit.loop import commit
 from frazil.commit.operations import Identity, Kind, Write
 from frazil.dml.append import append
 from frazil.dml.delete import delete
@@ -222,7 +224,7 @@ def check(lake: frazil.Lake, write: Write, head: TableMetadata) -> int:
 
     found = head_conflicts(write, head)
     since = history(lake.storage, head, write.branch, write.base, kept)
-    _, more = row_conflicts(write, since, FullInspector(lake.storage, write).at(head, head), head)
+    _, more = examined(write, since, FullInspector(lake.storage, write).at(head, head), head)
     assert found == more == (), (found, more)
     return len(since.changes)
 

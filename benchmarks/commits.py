@@ -15,7 +15,8 @@ from collections.abc import Callable
 
 import frazil
 from common import TEN_ROWS, Place, Report, places
-from frazil.commit.loop import CommitContext, commit
+from frazil.commit.context import CommitContext
+from frazil.commit.loop import commit
 from frazil.commit.operations import Identity, Kind, Write
 from frazil.model import DataFile, Ident
 from peers.pyiceberg_files import their_file

@@ -118,7 +118,7 @@ class Frazil:
         import uuid
 
         import frazil
-        from frazil.commit.loop import CommitContext
+        from frazil.commit.context import CommitContext
         from frazil.commit.loop import commit as send
         from frazil.commit.operations import Identity, Kind, Write
         from frazil.model import DataFile, Ident

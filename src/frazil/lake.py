@@ -18,7 +18,7 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from frazil.catalog.base import Catalog, OpenedCatalog
 from frazil.catalog.open import absolute_location, absolute_uri, absolute_warehouse, open_catalog
 from frazil.catalog.peers import pyiceberg_catalog, spark_conf
-from frazil.commit.loop import CommitContext, OnPhase
+from frazil.commit.context import CommitContext, OnPhase
 from frazil.commit.retry import Retry
 from frazil.errors import (
     CommitUnknown,

@@ -8,10 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
+from frazil.commit.context import OnPhase
 from frazil.commit.group import GROUP_SIZE
 from frazil.commit.intents import SinkMark
-from frazil.commit.loop import OnPhase, commit, find_commit
+from frazil.commit.loop import commit
 from frazil.commit.operations import Identity, MetadataChange, Operation, Write, digest
+from frazil.commit.results import find_commit
 from frazil.commit.retry import Retry, from_properties
 from frazil.commit.summaries import commits_of
 from frazil.errors import InvalidInput

@@ -16,12 +16,16 @@ from typing import TYPE_CHECKING, Any
 
 from frazil import observe
 from frazil.catalog.base import Head
-from frazil.commit.chain import Chain, Refused
-from frazil.commit.loop import commit, conflict_error
+from frazil.commit.checking import conflicts_at
+from frazil.commit.loop import commit
 from frazil.commit.metadata_changes import pin
 from frazil.commit.operations import Base, Identity, Kind, MetadataChange, Operation, Read, Write, digest
+from frazil.commit.proposal import applied
+from frazil.commit.results import conflict_error
 from frazil.commit.retention import asks_for_it
 from frazil.commit.retry import Retry, from_properties
+from frazil.commit.stages import Refused
+from frazil.commit.unit import TableUnit
 from frazil.errors import FrazilError, InvalidInput, NoSuchTable, Unsupported
 from frazil.format.filters import Filter
 from frazil.format.metadata import MAIN, TableMetadata
@@ -87,7 +91,7 @@ class _Work:
     """How many of the operations are in ``metadata``."""
     reads: dict[str, list[Read]] = field(default_factory=dict)
     """Branch → what was scanned there."""
-    scratch: list[Chain] = field(default_factory=list)
+    scratch: list[TableUnit] = field(default_factory=list)
     lists: list[str] = field(default_factory=list)
     """Files written only so that the transaction can read its own rows."""
 
@@ -290,11 +294,9 @@ class Transaction(_Session):
                 continue
             head = self.lake.catalog.load(ident)
             if head.location != work.head.location:
-                chain = Chain(ident, reads, self.lake.catalog, self.lake.storage, self.lake.runtime)
-                try:
-                    chain.check(head)
-                except Refused as refused:
-                    raise conflict_error("transaction", ident, refused.conflicts) from None
+                conflicts = conflicts_at(ident, reads, head, self.lake.catalog, self.lake.storage, self.lake.runtime)
+                if conflicts:
+                    raise conflict_error("transaction", ident, conflicts)
 
     def _drop_staged(self) -> None:
         for work in self._works.values():
@@ -304,8 +306,8 @@ class Transaction(_Session):
 
     def _drop_scratch(self) -> None:
         for work in self._works.values():
-            for chain in work.scratch:
-                chain.remove_scratch()
+            for unit in work.scratch:
+                unit.remove_scratch()
             self.lake.storage.delete(work.lists)
             work.scratch, work.lists = [], []
 
@@ -343,16 +345,14 @@ class TransactionTable(Verbs):
         work = self._session.work(self._ident)
         lake = self._session.lake
         for operation in work.operations[work.applied :]:
-            chain = Chain(self._ident, [operation], lake.catalog, lake.storage, lake.runtime)
-            work.scratch.append(chain)
-            try:
-                draft = chain.draft(replace(work.head, metadata=work.metadata), {}, attempt=1)
-            except Refused as refused:
-                raise conflict_error(operation.name, self._ident, refused.conflicts) from None
+            unit = TableUnit.of(self._ident, [operation], lake.storage, lake.runtime)
+            work.scratch.append(unit)
+            built, written = applied(unit, replace(work.head, metadata=work.metadata), lake.catalog, lake.runtime)
+            if isinstance(built, Refused):
+                raise conflict_error(operation.name, self._ident, built.conflicts)
             work.applied += 1
-            if draft is not None:
-                work.lists.extend(draft.written)
-                work.metadata = apply(work.metadata, draft.updates, now_ms=work.head.now_ms, previous_location=None)
+            work.lists.extend(written)
+            work.metadata = apply(work.metadata, built.updates, now_ms=work.head.now_ms, previous_location=None)
         return work.metadata
 
     def _saw(self, where: Filter, branch: str) -> None:

@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from frazil import observe
 from frazil.commit.binding import make_schema_union
+from frazil.commit.context import OnPhase
 from frazil.commit.intents import Intent, UnpartitionedSpec
-from frazil.commit.loop import OnPhase
 from frazil.commit.metadata_changes import metadata_change, pin
 from frazil.commit.operations import Identity, MetadataChange, OnDeleted, Write
 from frazil.commit.retry import Retry, from_properties

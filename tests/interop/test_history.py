@@ -6,7 +6,7 @@ import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 
-from frazil.commit.loop import Phase
+from frazil.commit.context import Phase
 from frazil.errors import ConflictError
 from frazil.lake import Lake
 from frazil.model import Commit

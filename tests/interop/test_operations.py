@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from frazil.commit.loop import Phase
+from frazil.commit.context import Phase
 from frazil.lake import Lake
 from frazil.table import Table
 from interop.canonical import canonical
@@ -377,7 +377,7 @@ def test_frazil_sees_what_others_committed_since_its_base(runner: Players, winne
             assert outcome.verdict in ("refused", "cannot"), pair.name
         elif outcome.verdict == "refused":
             assert _rewrites(pair.theirs, winner), f"{pair.name}: {outcome.detail}"
-            assert "left no record of where the rows went" in outcome.detail, outcome.detail
+            assert "recorded no lineage of the rows" in outcome.detail, outcome.detail
         else:
             assert outcome.verdict in ("landed", "cannot"), f"{pair.name}: {outcome.detail}"
 

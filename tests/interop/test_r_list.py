@@ -25,7 +25,7 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import IntegerType, StringType
 
 import frazil
-from frazil.commit.loop import Phase
+from frazil.commit.context import Phase
 from frazil.errors import ConflictError, FrazilError
 from frazil.lake import Lake
 from frazil.table import Table

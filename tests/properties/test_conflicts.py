@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from frazil.commit.conflicts import REQUIRED, head_conflicts, required, row_conflicts
+from frazil.commit.conflicts import REQUIRED, head_conflicts, required
 from frazil.commit.history import History
 from frazil.commit.operations import Kind, Read, Write
 from frazil.commit.rebase import Rebased
 from frazil.format.filters import parse_filter
 from frazil.model import Change, Conflict, DataFile, Entry, Isolation, Status
 from properties.world import HEAD, KINDS, FullInspector, World, operations, worlds
+from unit.rebasing import checked
 
 MORE = settings(max_examples=200)
 READS = (Read(parse_filter("id > 10", HEAD.schema())),)
@@ -23,7 +24,7 @@ READS = (Read(parse_filter("id > 10", HEAD.schema())),)
 
 
 def verdict(write: Write, changes: Sequence[Change], base: World, now: World) -> tuple[Rebased, tuple[Conflict, ...]]:
-    return row_conflicts(write, History(tuple(changes), base_is_ancestor=True), FullInspector(base, now), HEAD)
+    return checked(write, History(tuple(changes), base_is_ancestor=True), FullInspector(base, now))
 
 
 def drawn(data: st.DataObject, world: World, kinds: Sequence[str] = KINDS) -> Write:
@@ -121,7 +122,7 @@ def test_a_check_never_raises_and_names_a_winner(base: World, data: st.DataObjec
         write = replace(mine, isolation=level)
         assert head_conflicts(write, HEAD) == ()
         history = History(tuple(changes), base_is_ancestor=whole, base_is_lost=lost)
-        for found in row_conflicts(write, history, FullInspector(base, now), HEAD)[1]:
+        for found in checked(write, history, FullInspector(base, now))[1]:
             assert found.check in required(write)
             assert found.detail
             assert found.advice

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from frazil.commit.checks import Check
 from frazil.commit.conflicts import required
 from frazil.commit.operations import Kind, Write
-from frazil.commit.rebase import Rebased, rebase, unchanged
+from frazil.commit.rebase import unchanged
 from frazil.model import Change, Isolation
 from properties.world import KINDS, FullInspector, World, expanded, operations, worlds
+from unit.rebasing import Followed, followed
 
 MORE = settings(max_examples=250)
 
@@ -27,8 +28,8 @@ class Race:
     changes: list[Change]
     winners: list[Write]
 
-    def carried(self) -> Rebased:
-        return rebase(self.mine, self.changes, FullInspector(self.base, self.now), required(self.mine))
+    def carried(self) -> Followed:
+        return followed(self.mine, self.changes, FullInspector(self.base, self.now), required(self.mine))
 
 
 @st.composite
@@ -154,7 +155,7 @@ def test_p26_a_delete_finds_its_rows_through_two_rewrites_in_a_row(data: st.Data
         write = data.draw(operations(now, ("compact",)))
         if write is not None:
             changes.append(now.land(write))
-    carried = rebase(mine, changes, FullInspector(base, now), required(mine))
+    carried = followed(mine, changes, FullInspector(base, now), required(mine))
     assert carried.conflicts == ()
     wanted = {base.files[path][at] for path, rows in mine.positions.items() for at in rows}
     after = now.copy()
@@ -172,7 +173,7 @@ def test_nothing_moves_an_operation_where_nobody_touched_its_files(world: World,
     append = data.draw(operations(now, ("add",)))
     assert append is not None
     for changes in ([], [now.land(append)]):
-        carried = rebase(mine, changes, FullInspector(world, now), required(mine))
+        carried = followed(mine, changes, FullInspector(world, now), required(mine))
         assert carried.is_unchanged(mine)
         assert unchanged(mine).is_unchanged(mine)
         assert carried.conflicts == ()
@@ -184,6 +185,6 @@ def test_a_stricter_level_finds_all_that_a_weaker_one_finds(race: Race) -> None:
     found = {}
     for level in Isolation:
         checks = required(replace(race.mine, isolation=level))
-        carried = rebase(race.mine, race.changes, FullInspector(race.base, race.now), checks)
+        carried = followed(race.mine, race.changes, FullInspector(race.base, race.now), checks)
         found[level] = {(each.check, each.snapshot_id, each.files) for each in carried.conflicts}
     assert found[Isolation.SNAPSHOT] <= found[Isolation.SERIALIZABLE]

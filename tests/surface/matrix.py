@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 import frazil
-from frazil.commit.loop import Phase
+from frazil.commit.context import Phase
 from frazil.format.manifests import read_manifest, read_manifest_list
 from frazil.format.storage import Storage
 from frazil.model import Ident, Manifest

@@ -14,7 +14,7 @@ import pytest
 
 import frazil
 from concurrency.writers import unreferenced_files
-from frazil.commit.loop import Phase
+from frazil.commit.context import Phase
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 import frazil
-from frazil.commit.loop import Phase
+from frazil.commit.context import Phase
 
 
 @pytest.fixture

@@ -27,9 +27,10 @@ from frazil.catalog._queue import SqlQueue
 from frazil.catalog.base import RESERVATION, CommitQueue, Committed, QueuedCommit, QueueState, Stale, Unknown
 from frazil.catalog.foreign import ForeignCatalog
 from frazil.commit import delegation, queued_writer
+from frazil.commit.context import Phase
 from frazil.commit.group import GROUP_DIGEST, GROUP_SIZE, MOST_TRIES
 from frazil.commit.intents import PropertyChange
-from frazil.commit.loop import Phase, commit
+from frazil.commit.loop import commit
 from frazil.commit.manifest_merge import merged
 from frazil.commit.operations import Identity, MetadataChange, Write
 from frazil.commit.queued_writer import Contention, contention_of
@@ -275,7 +276,7 @@ def test_a_large_append_of_deleted_rows_is_left_to_its_writer(
     with meeting(lake) as met:
         futures = {number: met.write(table.append, rows(number)) for number in (7, 8)}
         table.delete("id in (1, 8)", retry=frazil.Retry.none(), isolation="snapshot")
-    with pytest.raises(frazil.ConflictError, match="deleted meanwhile"):
+    with pytest.raises(frazil.ConflictError, match="a concurrent delete"):
         futures[8].result()
     futures[7].result()
     assert ids_in(table) == [2, 7]
@@ -321,7 +322,7 @@ def test_a_merge_of_manifests_comes_along_with_others(lake: frazil.Lake) -> None
     # Whoever has the turn, one of the two merges is too late.
     failed = [each for each in (merging, late) if each.exception() is not None]
     (landed,) = (each for each in (merging, late) if each not in failed)
-    assert [str(each.exception()).count("not in the table any more") for each in failed] == [1]
+    assert [str(each.exception()).count("no longer in the table") for each in failed] == [1]
     assert landed.result().snapshot_id == appending.result().snapshot_id
     assert not appending.result().shared, "a merge brings no rows"
     assert ids_in(table) == [0, 1, 2, 3, 10]
@@ -339,7 +340,7 @@ def test_a_merge_of_manifests_that_somebody_changes_meanwhile_leaves_nothing(lak
     merge = _merge_of(lake)
     table.delete("id = 2")
     identity = Identity(str(uuid.uuid4()), "", given=False)
-    with pytest.raises(frazil.ConflictError, match="not in the table any more"):
+    with pytest.raises(frazil.ConflictError, match="no longer in the table"):
         commit(lake.commit_context(NAME, None), merge, identity, Retry())
     assert ids_in(table) == [0, 1, 3]
     assert _metadata_files(lake) == _named_manifests(lake)
@@ -446,7 +447,7 @@ def test_a_conflict_fails_alone(lake: frazil.Lake) -> None:
         # Those who wait based theirs on what was there before; the delete lands before all of them.
         # It is one attempt, as of a writer that knows nothing of the queue.
         table.delete("id in (1, 8)", retry=frazil.Retry.none(), isolation="snapshot")
-    with pytest.raises(frazil.ConflictError, match="deleted meanwhile"):
+    with pytest.raises(frazil.ConflictError, match="a concurrent delete"):
         futures[8].result()
     assert futures[7].result().group_size >= 2
     assert futures[9].result().group_size >= 2
@@ -462,7 +463,7 @@ def test_p4_who_comes_along_is_checked_against_who_takes_it_along(
     with meeting(lake) as met:
         doomed, fine = (met.write(table.append, rows(number)) for number in (8, 9))
         deleting = met.write(table.delete, "id in (1, 8)")
-    with pytest.raises(frazil.ConflictError, match="deleted meanwhile"):
+    with pytest.raises(frazil.ConflictError, match="a concurrent delete"):
         doomed.result()
     assert deleting.result().snapshot_id != fine.result().snapshot_id
     assert fine.result().group_size == 2
@@ -590,7 +591,7 @@ def test_who_differs_from_others_in_its_nulls_only_fails_alone(lake: frazil.Lake
         found = [met.write(table.append, each) for each in given]
         with table.pyiceberg().update_schema(allow_incompatible_changes=True) as update:
             update._set_column_requirement("x", required=True)
-    with pytest.raises(frazil.ConflictError, match="may not be null any more"):
+    with pytest.raises(frazil.ConflictError, match="was made required concurrently"):
         found.pop(place_in_line).result()
     assert [each.result().rows_inserted for each in found] == [1, 1, 1]
     assert ids_in(table) == [1, 2, 3, 4]
@@ -640,7 +641,7 @@ def test_p3_who_is_interrupted_too_late_is_told_so(lake: frazil.Lake) -> None:
 
     with pytest.raises(KeyboardInterrupt) as caught:
         table.append(rows(1), on_phase=late)
-    assert any("committed all the same" in note for note in caught.value.__notes__)
+    assert any("committed nevertheless" in note for note in caught.value.__notes__)
     assert ids_in(table) == [1, 2]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import frazil
-from frazil.commit.loop import Phase
+from frazil.commit.context import Phase
 from surface.matrix import QUICK, files_of, losing_a_race, named_files, once
 
 MODES = ["merge-on-read", "copy-on-write"]

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pytest
 
 import frazil
-from frazil.commit.loop import Phase
+from frazil.commit.context import Phase
 from surface.matrix import QUICK, files_of, named_files, once, rows_of
 
 DDL = "id bigint not null, part string, v bigint"

@@ -23,7 +23,7 @@ from frazil import cli, observe
 from frazil.catalog._sql import TABLES, SqlStore
 from frazil.commit import conflicts
 from frazil.commit.checks import Check
-from frazil.commit.loop import Phase
+from frazil.commit.context import Phase
 from frazil.read.scan import Scan
 from frazil.verify.checker import Kind, Level, Outcome, Read, Report, Transaction, Version, Write, check
 from frazil.verify.checker.from_lake import versions_of

@@ -17,7 +17,7 @@ import fastavro
 import pytest
 
 import frazil
-from frazil.commit.loop import Phase
+from frazil.commit.context import Phase
 from frazil.errors import CommitFailed
 from frazil.format.manifests import read_manifest, read_manifest_list
 from frazil.model import Content, Entry, Ident, Manifest

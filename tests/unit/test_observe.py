@@ -14,7 +14,7 @@ SCRIPT = """
     from opentelemetry.sdk.metrics import MeterProvider
     from prometheus_client import generate_latest
     import frazil
-    from frazil.commit.loop import Phase
+    from frazil.commit.context import Phase
 
     if SDK:
         metrics.set_meter_provider(MeterProvider(metric_readers=[PrometheusMetricReader()]))

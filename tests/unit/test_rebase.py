@@ -10,13 +10,13 @@ import pytest
 from pyroaring import BitMap64
 
 from frazil.commit.checks import Check
-from frazil.commit.conflicts import REQUIRED, head_conflicts, row_conflicts
+from frazil.commit.conflicts import REQUIRED, head_conflicts
 from frazil.commit.history import History
 from frazil.commit.intents import PropertyChange
 from frazil.commit.operations import Base, Kind, MetadataChange, Read, Write
-from frazil.commit.rebase import Rebased, rebase
 from frazil.format.filters import parse_filter
 from frazil.model import Change, Content, DataFile, Entry, Isolation, Lineage, Run, Status
+from unit.rebasing import Followed, checked, followed
 from unit.samples import FIELDS, appending, metadata, snapshot
 
 HEAD = metadata()
@@ -205,13 +205,13 @@ ROWS: list[tuple[str, Write, Change, Check | None]] = [
 @pytest.mark.parametrize(("write", "change", "verdict"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS])
 def test_verdict(write: Write, change: Change, verdict: Check | None, isolation: Isolation) -> None:
     """What rows one takes out of files is decided alike at both levels."""
-    carried = rebase(write, [change], Fake(**LOOK), REQUIRED[write.kind, isolation])
+    carried = followed(write, [change], Fake(**LOOK), REQUIRED[write.kind, isolation])
     assert [each.check for each in carried.conflicts] == ([] if verdict is None else [verdict])
     assert all(each.snapshot_id == 2 and each.detail and each.advice for each in carried.conflicts)
 
 
-def carried(write: Write, *changes: Change, **look: Any) -> Rebased:
-    return rebase(write, changes, Fake(**{**LOOK, **look}), REQUIRED[write.kind, SERIALIZABLE])
+def carried(write: Write, *changes: Change, **look: Any) -> Followed:
+    return followed(write, changes, Fake(**{**LOOK, **look}), REQUIRED[write.kind, SERIALIZABLE])
 
 
 def test_a_delete_follows_its_row_into_the_compacted_file() -> None:
@@ -373,13 +373,13 @@ def test_rows_that_were_read_are_only_looked_up_where_a_delete_by_key_may_reach_
     look = Fake(**{**LOOK, "seen": {"f": (F, rows(4)), "g": (G, rows(4))}})
     asked: list[str] = []
     look.on_rows = asked.append
-    rebase(reading(), [UPSERTED, UPSERTED], look, REQUIRED[Kind.APPEND, SERIALIZABLE])
+    followed(reading(), [UPSERTED, UPSERTED], look, REQUIRED[Kind.APPEND, SERIALIZABLE])
     assert asked == ["f"]
 
 
 def verdicts(write: Write, *changes: Change, **look: Any) -> list[Check]:
     history = History(changes, base_is_ancestor=True)
-    _, found = row_conflicts(write, history, Fake(**{**LOOK, **look}), HEAD)
+    _, found = checked(write, history, Fake(**{**LOOK, **look}))
     return [Check(each.check) for each in found]
 
 
@@ -530,7 +530,7 @@ def test_p25_only_what_names_no_file_and_read_nothing_stands_on_another_history(
         (copying(R), [Check.BASE_IS_ANCESTOR]),
         (reading(), [Check.BASE_IS_ANCESTOR]),
     ]:
-        _, found = row_conflicts(write, elsewhere, Fake(), HEAD)
+        _, found = checked(write, elsewhere, Fake())
         assert [each.check for each in found] == verdict
 
 

@@ -27,7 +27,7 @@ from frazil.catalog.sqlite import SqliteStore
 from frazil.cli._app import app
 from frazil.cli._target import Target
 from frazil.cli._top import picture, run, watched
-from frazil.commit.loop import Phase
+from frazil.commit.context import Phase
 from frazil.commit.queued_writer import place_of
 from frazil.errors import InvalidInput
 from frazil.model import Ident, Snapshot

@@ -1,4 +1,4 @@
-"""The names of the checks, and what they may look at beyond an operation and a winner's change."""
+"""The names of the checks, and what they may read beyond an operation and a concurrent change."""
 
 from __future__ import annotations
 
@@ -36,31 +36,33 @@ class Check(enum.StrEnum):
 
 
 class FileInspector(Protocol):
-    """A closer look at a few files, where statistics cannot decide. Answers never depend on when they are asked."""
+    """Reads a few files where statistics do not decide. Answers do not depend on when they are asked for."""
 
     def positions(self, deletes: DataFile) -> Mapping[str, BitMap64]:
-        """Data file → rows that a position delete file takes out of it."""
+        """Data file → rows that a position delete file deletes from it."""
 
     def lineage(self, path: str) -> Lineage | None:
-        """A sidecar; None when it cannot be read any more."""
+        """The content of a lineage sidecar; None: it can no longer be read."""
 
     def applies(self, deletes: Entry, file: DataFile) -> bool:
-        """Whether, by partition and bounds, an equality delete of a winner may hit rows of this file."""
+        """Whether, by partition and bounds, a delete file may apply to rows of this data file."""
 
     def hit_by_keys(self, deletes: Entry, file: DataFile, rows: BitMap64) -> BitMap64:
-        """Those of the rows whose key an equality delete names."""
+        """Those of the rows whose key an equality delete contains."""
 
-    def asked_to_go(self, change: Change, file: DataFile) -> BitMap64:
-        """Rows of a file of mine that the change was asked to take out of the table."""
+    def asked_to_go(self, change: Change, file: DataFile) -> BitMap64 | None:
+        """Rows of one of the operation's files that the change was asked to delete; None: the file has to be opened,
+        and this inspector does not open files.
+        """
 
     def matches(self, added: Entry, read: Read) -> bool:
-        """Whether some row of a file that a winner added is among those that were looked at."""
+        """Whether a concurrently added file contains a row that the operation would have read."""
 
     def live_rows(self, path: str) -> BitMap64 | None:
-        """The rows of a file that were not deleted at the base; None: the file was not there then."""
+        """The rows of a file that were live at the base; None: the file was not in the table."""
 
     def seen_files(self) -> Mapping[str, DataFile]:
-        """The files of the base that may hold rows which my operation depends on, by path."""
+        """The files of the base that may contain rows which the operation depends on, by path."""
 
     def seen_rows(self, path: str) -> tuple[DataFile, BitMap64] | None:
-        """The rows of one of these files that my operation depends on."""
+        """The rows of one of these files that the operation depends on."""

@@ -1,6 +1,6 @@
-"""Checks: pure functions of my operation and what landed since its base. They return evidence and never raise.
+"""Checks: pure functions of an operation and what landed since its base. They return evidence and never raise.
 
-``REQUIRED`` is the one table that says which checks an operation needs; the matrix in the docs is made from it.
+``REQUIRED`` is the one table that says which checks an operation needs; the matrix in the docs is generated from it.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 from frazil.commit.checks import Check, FileInspector
 from frazil.commit.history import History
 from frazil.commit.operations import Kind, MetadataChange, Operation, Read, Write
-from frazil.commit.rebase import Rebased, rebase, unchanged
 from frazil.commit.snapshot_layout import SOURCE
+from frazil.commit.trace import RowTrace
 from frazil.errors import InvalidInput
 from frazil.format import pruning
 from frazil.format.filters import Filter
@@ -23,7 +23,7 @@ from frazil.model import Change, Conflict, DataFile, Isolation
 _HEAD = (Check.SAME_TABLE, Check.BRANCH_EXISTS, Check.SCHEMA_COMPATIBLE, Check.SPEC_LISTED)
 _ROWS = (Check.BASE_IS_ANCESTOR, Check.FILES_EXIST, Check.NO_NEW_DELETES, Check.ROW_OWNER)
 _REWRITE = (Check.BASE_IS_ANCESTOR, Check.FILES_EXIST, Check.FILES_NOT_REMOVED)
-_COMING = (Check.ADDED_ONCE, Check.NOT_DELETED)
+_ADDED = (Check.ADDED_ONCE, Check.NOT_DELETED)
 _READS = (Check.NO_ADDED_ROWS, Check.NO_REMOVED_ROWS, Check.NO_NEW_DELETE_FILES)
 _INTENT = (
     Check.SAME_TABLE,
@@ -35,8 +35,8 @@ _INTENT = (
 _SERIALIZABLE, _SNAPSHOT = Isolation.SERIALIZABLE, Isolation.SNAPSHOT
 
 REQUIRED: dict[tuple[Kind, Isolation], tuple[Check, ...]] = {
-    (Kind.APPEND, _SERIALIZABLE): (*_HEAD, *_COMING, Check.BASE_IS_ANCESTOR, *_READS),
-    (Kind.APPEND, _SNAPSHOT): (*_HEAD, *_COMING),
+    (Kind.APPEND, _SERIALIZABLE): (*_HEAD, *_ADDED, Check.BASE_IS_ANCESTOR, *_READS),
+    (Kind.APPEND, _SNAPSHOT): (*_HEAD, *_ADDED),
     (Kind.OVERWRITE, _SERIALIZABLE): (*_HEAD, *_ROWS, *_READS),
     (Kind.OVERWRITE, _SNAPSHOT): (*_HEAD, *_ROWS),
     (Kind.REPLACE_PARTITIONS, _SERIALIZABLE): (*_HEAD, *_ROWS, *_READS),
@@ -53,7 +53,7 @@ REQUIRED: dict[tuple[Kind, Isolation], tuple[Check, ...]] = {
     (Kind.ROW_DELTA, _SNAPSHOT): (*_HEAD, Check.KEYS_UNCHANGED, *_ROWS),
     (Kind.REWRITE, _SERIALIZABLE): (*_HEAD, *_REWRITE, *_READS),
     (Kind.REWRITE, _SNAPSHOT): (*_HEAD, *_REWRITE),
-    # A change without rows is an intent replayed on the head; replaying it finds what does not fit any more.
+    # A change without rows is an intent that is replayed on the head; the replay finds what no longer fits.
     (Kind.METADATA, _SERIALIZABLE): _INTENT,
     (Kind.METADATA, _SNAPSHOT): _INTENT,
 }
@@ -70,7 +70,7 @@ def head_conflicts(
 ) -> tuple[Conflict, ...]:
     """What keeps this operation from landing on this head, whatever happened to the rows.
 
-    ``found``: the head as others left it, where earlier steps of the same commit have changed it since.
+    ``head`` includes what earlier steps of the same commit changed; ``found`` is the head as it was read.
     """
     if isinstance(operation, MetadataChange):
         checks = (_same_table(operation, head),)
@@ -82,27 +82,34 @@ def head_conflicts(
     return tuple(each for each in statuses if each is not None)
 
 
-def row_conflicts(
-    write: Write, history: History, look: FileInspector, head: TableMetadata, found: TableMetadata | None = None
-) -> tuple[Rebased, tuple[Conflict, ...]]:
-    """The operation as it stands at the head, and everything that winners did which it cannot stand beside.
-
-    ``found``: as for ``head_conflicts``, which must have had nothing to say.
-    """
+def history_conflicts(write: Write, history: History) -> tuple[Conflict, ...]:
+    """What keeps this write from landing on this history, whichever rows it concerns."""
     wanted = required(write)
     if Check.BASE_IS_ANCESTOR in wanted and not history.base_is_ancestor and not _is_blind(write):
-        return unchanged(write), (_base_lost(write) if history.base_is_lost else _history_broken(write),)
-    if not history.changes:
-        return unchanged(write), ()
-    if Check.ADDED_ONCE in wanted and (twice := _added_twice(write, history)):
-        return unchanged(write), twice
-    rebased = rebase(write, history.changes, look, wanted)
+        return (_base_lost(write) if history.base_is_lost else _history_broken(write),)
+    return _added_twice(write, history) if Check.ADDED_ONCE in wanted else ()
+
+
+def row_conflicts(
+    write: Write,
+    changes: Sequence[Change],
+    trace: RowTrace,
+    inspector: FileInspector,
+    head: TableMetadata,
+    found: TableMetadata | None = None,
+) -> tuple[Conflict, ...]:
+    """What concurrent commits did to rows that this write changes or depends on.
+
+    ``head`` and ``found``: as for ``head_conflicts``, which must have found nothing.
+    """
+    wanted = required(write)
+    collisions = tuple(each for each in trace.collisions if each.check in wanted)
     tests = [(read, _Narrowed(read.bound(found or head, head), head)) for read in write.reads]
     if Check.NO_ADDED_ROWS in wanted:
-        return rebased, (*rebased.conflicts, *_added_rows(write, history.changes, look, tests))
-    # Two that put rows in the place of the same ones: what the first put there would be left beside what I do.
-    both = (replace(each, check=Check.ROW_OWNER) for each in _added_rows(write, rebased.replaced_twice, look, tests))
-    return rebased, (*rebased.conflicts, *both)
+        return (*collisions, *_added_rows(write, changes, inspector, tests))
+    # Two writers replaced the same rows: the rows that the first one wrote would remain beside this write's.
+    both = _added_rows(write, trace.replaced_twice, inspector, tests)
+    return (*collisions, *(replace(each, check=Check.ROW_OWNER) for each in both))
 
 
 # Checks against the head
@@ -114,7 +121,7 @@ def _same_table(operation: Operation, head: TableMetadata) -> Conflict | None:
     return Conflict(
         Check.SAME_TABLE,
         f"the table was dropped and another one took its name (uuid {head.uuid}, not {operation.table_uuid})",
-        advice="Open the new table and write to it, if that is what you want",
+        advice="Open the new table to write to it",
     )
 
 
@@ -134,8 +141,8 @@ def _schema_compatible(write: Write, head: TableMetadata) -> Conflict | None:
         dropped = [name for field_id, name in write.written_ids.items() if field_id not in schema.field_ids]
         if dropped:
             return _schema_conflict(
-                f"the rows hold values of {', '.join(sorted(dropped))}, dropped from the table meanwhile",
-                "Write again without them; their values would have become invisible",
+                f"the rows have values in {', '.join(sorted(dropped))}, which was dropped concurrently",
+                "Write again without the dropped columns; their values would be invisible",
             )
         filled = [
             str(schema.find_column_name(field_id))
@@ -144,25 +151,25 @@ def _schema_compatible(write: Write, head: TableMetadata) -> Conflict | None:
         ]
         if filled:
             return _schema_conflict(
-                f"{', '.join(filled)} may not be null any more, and the rows hold nulls there",
-                "Write again with values for it",
+                f"{', '.join(filled)} was made required concurrently, and the rows contain nulls in it",
+                "Write again with a value in every row",
             )
         lacking = [each.name for each in schema.fields if each.required and each.field_id not in write.written_ids]
         if lacking:
             return _schema_conflict(
-                f"the table has meanwhile got the required {', '.join(lacking)}, which the rows lack",
-                "Write again with values for it",
+                f"the required column {', '.join(lacking)} was added concurrently, and the rows lack it",
+                "Write again with a value in every row",
             )
     return None
 
 
 def _filters_bound(write: Write, head: TableMetadata, found: TableMetadata) -> Conflict | None:
-    """A filter's columns must be what they were (P16), but for what this very commit does to them."""
+    """The columns of a filter must be unchanged (P16), except for changes of this very commit."""
     for read in write.reads:
         try:
             read.bound(found, head)
         except InvalidInput as error:
-            return _schema_conflict(error.problem, "Read the table again and repeat the operation")
+            return _schema_conflict(error.problem, "Re-read the table and retry the operation")
     return None
 
 
@@ -177,7 +184,7 @@ def _spec_listed(write: Write, head: TableMetadata) -> Conflict | None:
     return Conflict(
         Check.SPEC_LISTED,
         f"the files were staged under partition spec {min(missing)}, which the table no longer lists",
-        advice="Write again; the rows are then laid out by a current spec",
+        advice="Write again; the rows are then partitioned by a current spec",
     )
 
 
@@ -186,27 +193,27 @@ def _keys_unchanged(write: Write, head: TableMetadata) -> Conflict | None:
     if write.kind is Kind.UPSERT and write.keys and set(schema.identifier_field_ids) != set(write.keys):
         return Conflict(
             Check.KEYS_UNCHANGED,
-            "the table's keys were changed meanwhile, so other rows would have to be replaced",
-            advice="Repeat the upsert; it then goes by the new keys",
+            "the table's keys were changed concurrently, so this upsert would replace other rows",
+            advice="Retry the upsert; it then uses the new keys",
         )
     if write.key_spec_id is not None and set(head.specs()) != {write.key_spec_id}:
         return Conflict(
             Check.KEYS_UNCHANGED,
-            "the table was partitioned another way meanwhile, and a delete by key reaches only its own partitioning",
-            advice="Repeat the upsert; it then writes deletes that reach every partition",
+            "the partitioning was changed concurrently, and a delete by key applies only to its own partition spec",
+            advice="Retry the upsert; it then writes deletes that apply to every partition",
         )
     return None
 
 
 def _source_kept(write: Write, head: TableMetadata) -> Conflict | None:
-    """Files of another snapshot may be put into the table again only while that one keeps them from being removed."""
+    """Files of another snapshot may be added again only while that snapshot keeps them from being removed."""
     source = None if write.owns_files else write.snapshot_properties.get(SOURCE)
     if source is None or head.has_snapshot(int(source)):
         return None
     return Conflict(
         Check.FILES_EXIST,
-        f"the snapshot {source} that it picks has expired meanwhile, and its files may be removed at any time",
-        advice="Repeat the write itself",
+        f"the snapshot {source} to cherry-pick has expired, and its files may be removed at any time",
+        advice="Repeat the original write",
     )
 
 
@@ -223,30 +230,30 @@ _HEAD_CHECKS = {
 
 
 def _is_blind(write: Write) -> bool:
-    """It read nothing and names no file, so it means the same on any history (rule P25)."""
+    """The write read nothing and names no existing file, so it means the same on any history (rule P25)."""
     return not (write.removed or write.positions or write.reads)
 
 
 def _history_broken(write: Write) -> Conflict:
     return Conflict(
         Check.BASE_IS_ANCESTOR,
-        f"the snapshot {write.base.snapshot_id} this {write.name} read is no longer in the history of "
+        f"snapshot {write.base.snapshot_id}, which this {write.name} read, is no longer in the history of "
         f"{write.branch!r}: it was rolled back, replaced or expired",
-        advice=f"Read the table again and repeat the {write.name}",
+        advice=f"Re-read the table and retry the {write.name}",
     )
 
 
 def _base_lost(write: Write) -> Conflict:
     return Conflict(
         Check.BASE_IS_ANCESTOR,
-        f"the snapshot {write.base.snapshot_id} this {write.name} read has expired and its files were removed, so "
-        "nobody can say what has changed since",
-        advice=f"Read the table again and repeat the {write.name}, or keep snapshots for longer than a write takes",
+        f"snapshot {write.base.snapshot_id}, which this {write.name} read, has expired and its files were removed, so "
+        "the changes since then are unknown",
+        advice=f"Re-read the table and retry the {write.name}, or keep snapshots for longer than a write takes",
     )
 
 
 def _added_twice(write: Write, history: History) -> tuple[Conflict, ...]:
-    """Files that were there before this operation may have been put into the table by somebody else meanwhile."""
+    """Files that existed before this operation may have been added to the table concurrently."""
     if write.owns_files:
         return ()
     mine = {file.file_path for file in (*write.added, *write.deletes)}
@@ -260,14 +267,14 @@ def _added_twice(write: Write, history: History) -> tuple[Conflict, ...]:
                     change.snapshot_id,
                     change.operation,
                     tuple(sorted(both)),
-                    "There is nothing left to do: their rows are in the table",
+                    "Nothing is left to do: the rows are in the table",
                 ),
             )
     return ()
 
 
 class _Narrowed:
-    """One filter's tests on statistics, built once for all files of all winners."""
+    """One filter's tests on statistics, built once for all files of all changes."""
 
     def __init__(self, where: Filter, head: TableMetadata) -> None:
         self._never = where.may is False
@@ -288,9 +295,9 @@ class _Narrowed:
 
 
 def _added_rows(
-    write: Write, changes: Iterable[Change], look: FileInspector, tests: Sequence[tuple[Read, _Narrowed]]
+    write: Write, changes: Iterable[Change], inspector: FileInspector, tests: Sequence[tuple[Read, _Narrowed]]
 ) -> Iterator[Conflict]:
-    """Rows that were not there when I looked, and that I would have looked at."""
+    """Rows added since the base that the write would have read."""
     if not tests:
         return
     for change in changes:
@@ -299,11 +306,11 @@ def _added_rows(
         near = [(entry, read) for entry in change.added for read, test in tests if test.may_match(entry.file)]
         if not near:
             continue
-        copies = _copies_of(change, look)
+        copies = _copies_of(change, inspector)
         hit = {
             entry.file.file_path: entry.file
             for entry, read in near
-            if entry.file.file_path not in copies and look.matches(entry, read)
+            if entry.file.file_path not in copies and inspector.matches(entry, read)
         }
         if hit:
             yield _added_conflict(write, change, list(hit.values()))
@@ -313,17 +320,17 @@ def _added_conflict(write: Write, change: Change, hit: list[DataFile]) -> Confli
     files = "1 file" if len(hit) == 1 else f"{len(hit)} files"
     return Conflict(
         Check.NO_ADDED_ROWS,
-        f"another writer added rows that this {write.name} would have had to see ({files})",
+        f"another writer added rows that match what this {write.name} read ({files})",
         change.snapshot_id,
         change.operation,
         tuple(file.file_path for file in hit),
-        f"Repeat the {write.name}: it then sees them. At isolation='snapshot' they would be left alone",
+        f"Re-read the table and retry the {write.name}. At isolation='snapshot' these rows would be ignored",
     )
 
 
-def _copies_of(change: Change, look: FileInspector) -> frozenset[str]:
-    """Files of a change that hold only rows which were in the table before."""
+def _copies_of(change: Change, inspector: FileInspector) -> frozenset[str]:
+    """Files of a change that contain only rows which were in the table before."""
     if change.lineage_path is None:
         return frozenset()
-    lineage = look.lineage(change.lineage_path)
+    lineage = inspector.lineage(change.lineage_path)
     return frozenset() if lineage is None else frozenset(lineage.outputs)

@@ -1,4 +1,4 @@
-"""The closer look that checks take at a few files, through the ordinary readers."""
+"""What checks read from a few files where statistics do not decide, through the ordinary readers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SIZE_OF_A_PREDICATE = 4_000
 
 
 class FullInspector:
-    """Implements ``FileInspector`` for one operation. What it finds is kept over the attempts: files never change."""
+    """Implements ``FileInspector`` for one operation. Answers are kept over all attempts, as files never change."""
 
     def __init__(self, storage: Storage, write: Write, own_files: frozenset[str] = frozenset()) -> None:
         self._storage = storage
@@ -38,13 +38,13 @@ class FullInspector:
         self._bound: dict[int, tuple[Filter, Keys | None]] = {}
         self._lineages: dict[str, Lineage | None] = {}
         self._matched: dict[tuple[str, int], bool] = {}
-        self._asked: dict[tuple[int, str], BitMap64] = {}
+        self._asked: dict[tuple[int, str], BitMap64 | None] = {}
         self._indexes: dict[str, DeleteIndex] = {}
 
     def at(self, head: TableMetadata, found: TableMetadata) -> FullInspector:
-        """The same, at this head: schemas and specs are the table's newest. ``found``: the head as others left it."""
+        """The same inspector with the schemas and specs of this head. ``found``: the head as it was read."""
         if head is not self._head:
-            # They read bounds by the head's types, which may have become wider.
+            # Bounds are read by the head's column types, which may have been widened.
             self._indexes = {}
             keys = Deletes(self._storage, head).key_type
             self._bound = {
@@ -70,7 +70,7 @@ class FullInspector:
             try:
                 self._lineages[path] = read_lineage(self._storage, path)
             except CorruptMetadata:
-                # Without the record nobody can say where the rows went, which is what None means.
+                # Without the sidecar it is unknown where the rows went, which is what None means.
                 self._lineages[path] = None
         return self._lineages[path]
 
@@ -98,9 +98,9 @@ class FullInspector:
             self._matched[key] = bool(found)
         return self._matched[key]
 
-    # Appended rows and what others deleted (P23)
+    # Appended rows that a concurrent delete asked to remove (P23)
 
-    def asked_to_go(self, change: Change, file: DataFile) -> BitMap64:
+    def asked_to_go(self, change: Change, file: DataFile) -> BitMap64 | None:
         if change.predicate is None and not change.is_delete:
             return BitMap64()
         key = (change.snapshot_id, file.file_path)
@@ -108,23 +108,29 @@ class FullInspector:
             self._asked[key] = self._asked_of(change, file)
         return self._asked[key]
 
-    def _asked_of(self, change: Change, file: DataFile) -> BitMap64:
+    def _asked_of(self, change: Change, file: DataFile) -> BitMap64 | None:
         asked = None if change.predicate is None else self._predicate(change.predicate)
         if asked is not None:
             return self._selected(asked, file)
         rows = BitMap64()
-        # A delete by key that says nothing else: its keys are what was asked to go. An upsert's keys are not.
+        # A delete by key without a predicate asks for the rows with its keys. The keys of an upsert do not ask.
         for deletes in change.deletes if change.is_delete else ():
             if deletes.file.content == Content.EQUALITY_DELETES and self.applies(deletes, file):
-                everything = BitMap64()
-                everything.add_range(0, file.record_count)
-                rows |= self.hit_by_keys(deletes, file, everything)
+                hit = self._deleted_by_key(deletes, file)
+                if hit is None:
+                    return None
+                rows |= hit
         return rows
 
-    def _predicate(self, given: Predicate) -> _Asked | None:
-        """Ready to be tested on files; None: its columns are gone, and so is what it meant for rows that come now.
+    def _deleted_by_key(self, deletes: Entry, file: DataFile) -> BitMap64 | None:
+        everything = BitMap64()
+        everything.add_range(0, file.record_count)
+        return self.hit_by_keys(deletes, file, everything)
 
-        To parse one is a hundred times dearer than to test it, so it is remembered as parsed files are.
+    def _predicate(self, given: Predicate) -> _Asked | None:
+        """The predicate, ready to test on files; None: its columns are gone, so it cannot match new rows.
+
+        Parsing costs a hundred times as much as testing, so parsed predicates are cached as parsed files are.
         """
         head = self._metadata
         bound_to = (head.uuid, head.current_schema_id, sorted(head.specs()))
@@ -136,7 +142,7 @@ class FullInspector:
                 self._storage.parsed.put(key, found, _SIZE_OF_A_PREDICATE + len(given.text))
         return found
 
-    def _selected(self, asked: _Asked, file: DataFile) -> BitMap64:
+    def _selected(self, asked: _Asked, file: DataFile) -> BitMap64 | None:
         if not asked.may_select_from(file):
             return BitMap64()
         return matching_positions(FileTask(file, _BEFORE_ALL, None, (), _unless_true(asked.where)), self._reading())
@@ -155,7 +161,7 @@ class FullInspector:
 
     def _base_snapshot(self) -> Snapshot | None:
         base = self._write.base
-        # The head may not know it any more.
+        # The head may no longer have it.
         return base.snapshot or (None if base.snapshot_id is None else self._metadata.snapshot(base.snapshot_id))
 
     # Rows that the operation depends on (P22)
@@ -187,29 +193,22 @@ class FullInspector:
         return tasks[0].file, rows
 
 
-class NeedsFileAccess(Exception):
-    """Statistics cannot decide, and only the operation's own writer opens files for it (rule P4)."""
-
-
 class StatsOnlyInspector(FullInspector):
-    """Implements ``FileInspector`` for an operation of another writer: by statistics alone, without opening a file."""
+    """Implements ``FileInspector`` by statistics alone, for the operation of another writer (rule P4).
 
-    def _reading(self) -> Reading:
-        raise NeedsFileAccess
+    Such an operation only adds files, so appended rows that a delete asked to remove are all there is to look for.
+    """
 
-    def positions(self, deletes: DataFile) -> Mapping[str, BitMap64]:  # noqa: ARG002 - the seam's
-        raise NeedsFileAccess
+    def _selected(self, asked: _Asked, file: DataFile) -> BitMap64 | None:
+        return None if asked.may_select_from(file) else BitMap64()
 
-    def lineage(self, path: str) -> Lineage | None:  # noqa: ARG002 - the seam's
-        raise NeedsFileAccess
-
-    def live_rows(self, path: str) -> BitMap64 | None:  # noqa: ARG002 - the seam's
-        raise NeedsFileAccess
+    def _deleted_by_key(self, deletes: Entry, file: DataFile) -> BitMap64 | None:  # noqa: ARG002 - the base's
+        return None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Asked:
-    """A condition by which somebody deleted rows, with its test on statistics."""
+    """The predicate of a delete, with its test on statistics."""
 
     where: Filter
     may: pruning.Evaluator

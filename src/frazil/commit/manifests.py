@@ -1,4 +1,4 @@
-"""The files of one operation's attempts: written once, reused by the next attempt, removed when nobody needs them."""
+"""The manifests of one operation: written once, reused by later attempts, removed when no snapshot needs them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 
+from frazil.commit.checks import Check
 from frazil.commit.operations import Bundle, Kind, Write
 from frazil.commit.rebase import Rebased
 from frazil.commit.snapshot_layout import Effect, SnapshotPosition, lay_out
@@ -24,7 +25,7 @@ from frazil.format.manifests import (
 )
 from frazil.format.metadata import TableMetadata
 from frazil.format.storage import Storage, is_local
-from frazil.model import Content, DataFile, Entry, Manifest, Snapshot, Status
+from frazil.model import Conflict, Content, DataFile, Entry, Manifest, Snapshot, Status
 from frazil.runtime import Runtime
 from frazil.stage.deletes import stage_positions
 from frazil.stage.lineage import write_lineage
@@ -33,11 +34,20 @@ _REMOTE_THREADS = 16
 
 
 class FilesMissing(Exception):
-    """Files that the operation takes out are not in the table any more."""
+    """Files that the operation removes are no longer in the table."""
 
     def __init__(self, paths: Sequence[str]) -> None:
         self.paths = tuple(paths)
         super().__init__(", ".join(paths))
+
+    @property
+    def conflict(self) -> Conflict:
+        return Conflict(
+            Check.FILES_EXIST,
+            f"{len(self.paths)} of the files it replaces are no longer in the table",
+            files=self.paths,
+            advice="Re-read the table and retry the operation",
+        )
 
 
 class OperationManifests:
@@ -49,54 +59,56 @@ class OperationManifests:
         self._runtime = runtime
         self._new: dict[object, NewManifest] = {}
         self._entries: dict[str, Sequence[Entry]] = {}
-        """New manifest → what it holds, for a merge that takes it in."""
+        """New manifest → its entries, for a merge that includes it."""
         self._position_deletes: dict[tuple[str, bytes], DataFile] = {}
         self._sidecars: list[str] = []
-        self._unmoved_sidecar: str | None = None
-        """The record of the write as it was staged, the same for every attempt that nobody moved."""
+        self._staged_sidecar: str | None = None
+        """The lineage of the write as it was staged, for every attempt that is not rebased."""
         self._bundles: tuple[Bundle, ...] | None = None
         self._held: dict[str, frozenset[str]] = {}
-        """Manifest → the live files that it holds; manifests never change."""
+        """Manifest → its live files; manifests never change."""
         self._used: set[str] = set()
         self.is_merge_due = False
-        """With the last attempt's list there are enough manifests for a merge that is left to others."""
+        """The last attempt's list has enough manifests for a merge, which is done after the commit."""
 
     def write_list(
-        self, head: TableMetadata, parent: Snapshot | None, rebased: Rebased, place: SnapshotPosition
+        self, head: TableMetadata, parent: Snapshot | None, rebased: Rebased, position: SnapshotPosition
     ) -> tuple[str, Effect]:
         """Write the manifest list of one attempt, and everything it needs."""
         deletes = (*rebased.deletes, *self._carried_deletes(rebased, head))
         existing = read_manifest_list(self._storage, parent.manifest_list) if parent and parent.manifest_list else ()
-        # A manifest without live files adds nothing for a reader, and its history is in the older lists.
+        # A manifest without live files is of no use to a reader, and its history is in the older lists.
         live = self._complete([each for each in existing if each.added_files_count or each.existing_files_count], head)
         kept, filtered, taken = self._take_out(live, rebased, head)
-        own = [*self._own(head, rebased.added, deletes, place), *filtered]
-        named = [new.named_by(place.snapshot_id, place.sequence_number) for new in own]
-        layout = lay_out(self._without_parts(kept), named, head.properties, place.attempt, later=place.merges_later)
+        own = [*self._own(head, rebased.added, deletes, position), *filtered]
+        named = [new.named_by(position.snapshot_id, position.sequence_number) for new in own]
+        layout = lay_out(
+            self._without_parts(kept), named, head.properties, position.attempt, later=position.merges_later
+        )
         self.is_merge_due = layout.is_due
-        manifests = [self._merge(group, head, place) for group in layout.bins]
-        self._put_merged(manifests, kept, place)
-        # Of others, who would not know that theirs went into a merge.
+        manifests = [self._merge(group, head, position) for group in layout.bins]
+        self._put_merged(manifests, kept, position)
+        # Manifests of other writers are never merged here: these writers would not learn that theirs are unused.
         bundled = (NewManifest(bundle.manifest) for bundle in self._write.bundles)
-        manifests[:0] = [new.named_by(place.snapshot_id, place.sequence_number) for new in bundled]
+        manifests[:0] = [new.named_by(position.snapshot_id, position.sequence_number) for new in bundled]
         sidecar = self._sidecar(rebased, taken, head)
         self._used = {manifest.manifest_path for manifest in manifests}
         self._used |= {file.file_path for file in (*rebased.added, *deletes)} | ({sidecar} if sidecar else set())
-        path = f"{head.metadata_folder}/snap-{place.snapshot_id}-{place.attempt}-{self._runtime.new_uuid()}.avro"
+        path = f"{head.metadata_folder}/snap-{position.snapshot_id}-{position.attempt}-{self._runtime.new_uuid()}.avro"
         write_manifest_list(
             self._storage,
             path,
             manifests,
-            snapshot_id=place.snapshot_id,
+            snapshot_id=position.snapshot_id,
             parent_snapshot_id=parent.snapshot_id if parent else None,
-            sequence_number=place.sequence_number,
+            sequence_number=position.sequence_number,
         )
         data = tuple(file for file in taken if file.content == Content.DATA)
         gone = tuple(file for file in taken if file.content != Content.DATA)
         return path, Effect(self._write.kind, rebased.added, deletes, data, gone, sidecar, self._write.bundles)
 
     def bundle(self, head: TableMetadata) -> tuple[Bundle, ...]:
-        """My files in manifests that another writer can name in its list; they mean the same on every head (P14)."""
+        """The operation's files in manifests that another writer can list; they mean the same on every head (P14)."""
         if self._bundles is None:
             made = self._own(head, self._write.added, self._write.deletes, SnapshotPosition(0, 0, 0, 0))
             self._bundles = tuple(
@@ -110,41 +122,41 @@ class OperationManifests:
 
     @property
     def bundles(self) -> tuple[Bundle, ...]:
-        """What ``bundle`` has made, if it was asked."""
+        """What ``bundle`` has made, if it was called."""
         return self._bundles or ()
 
     @property
     def paths(self) -> list[str]:
-        """Every file that another attempt may use: what was staged, and what the attempts so far have written."""
+        """Every file that a later attempt may use: staged files, and files that earlier attempts wrote."""
         return [*self.written, *self._write.staged_paths]
 
     def remove_unused(self) -> None:
-        """After a success: what only losing attempts wanted, and what went into a merge or is not needed any more."""
+        """After a success: remove what only lost attempts needed, and what was merged or is unneeded."""
         self._storage.delete([path for path in self.paths if path not in self._used])
 
     def keep_rows(self) -> None:
-        """The staged files are in use, in a list that is not of this operation alone."""
+        """The staged files are in use, in a manifest list of another step."""
         self._used = {*self._write.staged_paths, *(each.manifest.manifest_path for each in self.bundles)}
 
     @property
     def unused(self) -> list[str]:
-        """Those of ``written`` that the last attempt's list does not name."""
+        """Those of ``written`` that the last attempt's list does not contain."""
         return [path for path in self.written if path not in self._used]
 
     def remove_all(self) -> None:
-        """After a definite failure: nobody can reference any of these."""
+        """After a definite failure: no snapshot can reference any of these."""
         self._storage.delete(self.written)
 
     @property
     def written(self) -> list[str]:
-        """What the attempts so far have written, beside what was staged."""
+        """What the attempts so far have written, in addition to what was staged."""
         return [
             *(new.manifest.manifest_path for new in self._new.values()),
             *(file.file_path for file in self._position_deletes.values()),
             *self._sidecars,
         ]
 
-    # My own files
+    # The operation's own files
 
     def _carried_deletes(self, rebased: Rebased, head: TableMetadata) -> list[DataFile]:
         keys = {path: (path, rows.serialize()) for path, rows in rebased.positions.items()}
@@ -159,40 +171,40 @@ class OperationManifests:
         return [self._position_deletes[key] for key in keys.values()]
 
     def _own(
-        self, head: TableMetadata, added: Sequence[DataFile], deletes: Sequence[DataFile], place: SnapshotPosition
+        self, head: TableMetadata, added: Sequence[DataFile], deletes: Sequence[DataFile], position: SnapshotPosition
     ) -> list[NewManifest]:
         groups: dict[tuple[int, int], list[Entry]] = {}
         for file in (*added, *deletes):
             content = DATA_MANIFEST if file.content == Content.DATA else DELETE_MANIFEST
-            number = place.copies_number if file.file_path in self._write.copies else None
+            number = position.copies_number if file.file_path in self._write.copies else None
             groups.setdefault((content, file.spec_id), []).append(Entry(Status.ADDED, file, sequence_number=number))
         made = []
         for (content, spec_id), entries in groups.items():
-            # Only copies have a number of their own; everything else is the same on every head.
+            # Only copies have a sequence number of their own; everything else is the same on every head.
             key = (content, spec_id, tuple((id(entry.file), entry.sequence_number) for entry in entries))
             made.append(self._once(key, head, spec_id, content, partial(list, entries)))
         return made
 
     def _sidecar(self, rebased: Rebased, taken: Sequence[DataFile], head: TableMetadata) -> str | None:
-        """The record of where rows of removed files went (P26), for everybody who still has to find them."""
+        """The lineage of the rows of removed files (P26), for operations that still track these rows."""
         if not any(file.content == Content.DATA for file in taken) or not (rebased.added or self._rewrites):
             return None
-        if rebased.lineage is None and self._unmoved_sidecar is not None:
-            return self._unmoved_sidecar
+        if rebased.lineage is None and self._staged_sidecar is not None:
+            return self._staged_sidecar
         path = write_lineage(self._storage, self._runtime, head, rebased.lineage or self._write.lineage)
         self._sidecars.append(path)
         if rebased.lineage is None:
-            self._unmoved_sidecar = path
+            self._staged_sidecar = path
         return path
 
     @property
     def _rewrites(self) -> bool:
         return self._write.kind is Kind.REWRITE
 
-    # Manifests of others
+    # Manifests of the table
 
     def _complete(self, manifests: Sequence[Manifest], head: TableMetadata) -> list[Manifest]:
-        """The same manifests with everything that a list of format v1 may leave out."""
+        """The same manifests with all counts, which a list of format version 1 may omit."""
         specs = {each.partition_spec_id for each in manifests}
         known = {spec_id: (head.spec(spec_id), head.spec_schema(spec_id)) for spec_id in specs}
         return [with_counts(self._storage, each, *known[each.partition_spec_id]) for each in manifests]
@@ -203,18 +215,18 @@ class OperationManifests:
             raise FilesMissing(sorted(missing))
         return [manifest for manifest in kept if manifest.manifest_path not in parts]
 
-    def _put_merged(self, manifests: list[Manifest], kept: Sequence[Manifest], place: SnapshotPosition) -> None:
-        """Each before those that were older than its parts, so that the newest still come first."""
+    def _put_merged(self, manifests: list[Manifest], kept: Sequence[Manifest], position: SnapshotPosition) -> None:
+        """Insert each merged manifest before those older than its parts, so that the newest stay first."""
         paths = [manifest.manifest_path for manifest in kept]
         for merge in self._write.merges:
             older = set(paths[max(map(paths.index, merge.parts)) + 1 :])
             at = next((i for i, each in enumerate(manifests) if each.manifest_path in older), len(manifests))
-            manifests.insert(at, NewManifest(merge.manifest).named_by(place.snapshot_id, place.sequence_number))
+            manifests.insert(at, NewManifest(merge.manifest).named_by(position.snapshot_id, position.sequence_number))
 
     def _take_out(
         self, live: Sequence[Manifest], rebased: Rebased, head: TableMetadata
     ) -> tuple[list[Manifest], list[NewManifest], list[DataFile]]:
-        """Manifests that stay as they are, new ones in which my files are marked as deleted, and these files."""
+        """Manifests that stay as they are, rewritten ones that mark files as deleted, and these files."""
         required = {file.file_path for file in rebased.removed}
         wanted = required | {file.file_path for file in rebased.removed_deletes}
         if not wanted:
@@ -246,7 +258,7 @@ class OperationManifests:
         return kept, filtered, taken
 
     def _hits(self, manifest: Manifest, wanted: set[str]) -> tuple[frozenset[str], Sequence[Entry] | None]:
-        """The wanted files that a manifest holds, and its entries if it had to be read to find that out."""
+        """The wanted files in a manifest, and its entries if it had to be read for that."""
         path = manifest.manifest_path
         if path in self._held:
             return self._held[path] & wanted, None
@@ -256,14 +268,14 @@ class OperationManifests:
 
     def _marked(self, manifest: Manifest, mine: frozenset[str], entries: Sequence[Entry] | None) -> list[Entry]:
         return [
-            # Whoever commits this manifest deletes the file, so the id is inherited (P14).
+            # The snapshot that adds this manifest deletes the file, so the id is inherited (P14).
             replace(entry, status=Status.DELETED, snapshot_id=None)
             if entry.file.file_path in mine
             else replace(entry, status=Status.EXISTING)
             for entry in (read_manifest(self._storage, manifest) if entries is None else entries)
         ]
 
-    def _merge(self, group: Sequence[Manifest], head: TableMetadata, place: SnapshotPosition) -> Manifest:
+    def _merge(self, group: Sequence[Manifest], head: TableMetadata, position: SnapshotPosition) -> Manifest:
         if len(group) == 1:
             return group[0]
         key = tuple(_identity(manifest) for manifest in group)
@@ -281,7 +293,7 @@ class OperationManifests:
             return found
 
         new = self._once(key, head, first.partition_spec_id, first.content, entries)
-        return new.named_by(place.snapshot_id, place.sequence_number)
+        return new.named_by(position.snapshot_id, position.sequence_number)
 
     def _once(
         self, key: object, head: TableMetadata, spec_id: int, content: int, entries: Callable[[], Iterable[Entry]]
@@ -297,7 +309,7 @@ class OperationManifests:
 
 
 def missing_files(storage: Storage, paths: Sequence[str]) -> list[str]:
-    """Those of the files that are not there. One that cannot be asked for is an error, not a missing file."""
+    """Those of the files that do not exist. A file that cannot be checked is an error, not a missing file."""
 
     def is_missing(path: str) -> bool:
         try:
@@ -315,7 +327,7 @@ def missing_files(storage: Storage, paths: Sequence[str]) -> list[str]:
 
 
 def _identity(manifest: Manifest) -> tuple[str, int]:
-    """What a manifest says. One that an earlier step of this commit wrote gets another number with each attempt, and
-    with it everything that its entries inherit.
+    """What a manifest means. A manifest of an earlier step of this commit gets another sequence number with each
+    attempt, which its entries inherit.
     """
     return manifest.manifest_path, manifest.sequence_number

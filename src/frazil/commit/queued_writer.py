@@ -1,7 +1,7 @@
-"""Standing in line: a writer's place in a table's queue, from its ticket to its fate or its own turn.
+"""A writer in the queue of a table: from its queued commit to the outcome, or to its own turn as the leader.
 
-For speed alone. Whoever meets nobody commits at once and never comes here; whoever has waited a second without seeing
-the table move goes ahead without the turn (rules P2 and P3).
+For speed alone. A writer that meets no other commits at once and never comes here; a writer that has waited a second
+without seeing the table move goes ahead without the commit lock (rules P2 and P3).
 """
 
 from __future__ import annotations
@@ -12,31 +12,40 @@ from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 from frazil import observe
-from frazil.catalog.base import RESERVATION, Catalog, CommitQueue, QueuedCommit, QueueState, QueueStatus
+from frazil.catalog.base import (
+    RESERVATION,
+    Catalog,
+    CommitQueue,
+    QueuedCommit,
+    QueueEntry,
+    QueueState,
+    QueueStatus,
+)
 from frazil.commit import delegation
+from frazil.commit.group import MOST_TICKETS, old_ones
 from frazil.commit.operations import Identity
 from frazil.errors import CommitUnknown, FrazilError
 from frazil.model import Ident
 from frazil.runtime import Runtime
 
 LIVES_MS = 60_000
-"""A ticket expires so long after its writer's last sign of life (rule P3)."""
+"""A queued commit expires so long after its writer's last sign of life (rule P3)."""
 _BEAT_S = 20.0
 _STANDSTILL_S = 1.0
 _SLEEP_S = 0.25
 _SHORT_SLEEP_S = 0.1
 _BUSY_S = 1.5
-"""How long a writer that has met others goes straight to the queue."""
+"""How long a writer that has seen other writers goes straight to the queue."""
 _FOREIGN_S = 60.0
 WINDOW_S = 0.04
-"""How long a group of twenty waits, at most, for those who were in the one before; it takes more of them longer."""
+"""How long a leader waits, at most, for twenty writers of the group before; longer for more of them."""
 _LONGEST_WINDOW_S = 0.2
-_LOOK_S = 0.003
+_POLL_S = 0.003
 GAP_S = 0.2
-"""Left open for writers who do not know the queue: longer than an attempt of theirs takes (rule P8)."""
+"""A pause left open for writers that do not use the queue: longer than an attempt of theirs takes (rule P8)."""
 _GAPS_WITH_FOREIGN, _GAPS_WITHOUT = 1 / 4, 1 / 128
 _MAX_YIELDS = 2
-"""How often the turn is left to one who has reserved it and does not come (rule P3)."""
+"""How often the commit lock is left to a writer that has reserved it and does not take it (rule P3)."""
 
 Release = Callable[[], None]
 
@@ -49,7 +58,7 @@ class _Seen:
 
 
 def place_of(catalog: str, ident: Ident, table_uuid: str) -> str:
-    """Which queue it is: that of a name, and of the table that has it now."""
+    """The key of a queue: that of a name, and of the table that has it now."""
     return hashlib.sha256("\x1f".join((catalog, *ident.namespace, ident.name, table_uuid)).encode()).hexdigest()[:40]
 
 
@@ -75,19 +84,19 @@ class Contention:
         self.of(place).foreign_until = now + _FOREIGN_S
 
 
-_traffic: WeakKeyDictionary[CommitQueue, Contention] = WeakKeyDictionary()
+_contention: WeakKeyDictionary[CommitQueue, Contention] = WeakKeyDictionary()
 
 
 def contention_of(queue: CommitQueue) -> Contention:
-    return _traffic.setdefault(queue, Contention())
+    return _contention.setdefault(queue, Contention())
 
 
 def _no_lock() -> None:
-    """Given back by who went ahead without the turn."""
+    """Released by a writer that went ahead without the commit lock."""
 
 
 class QueuedWriter:
-    """One writer's way through the queue of a table."""
+    """One writer's use of a table's queue."""
 
     def __init__(
         self,
@@ -96,9 +105,9 @@ class QueuedWriter:
         queue: CommitQueue,
         runtime: Runtime,
         table_uuid: str,
-        parcel: delegation.DelegatedCommit | None,
+        delegated: delegation.DelegatedCommit | None,
         identity: Identity,
-        bundling: delegation.MakeBundles,
+        make_bundles: delegation.MakeBundles,
     ) -> None:
         self._ident = ident
         self._catalog = catalog
@@ -106,32 +115,36 @@ class QueuedWriter:
         self._runtime = runtime
         self._table_uuid = table_uuid
         self.place = place_of(catalog.name, ident, table_uuid)
-        self._parcel = parcel
-        """What others may commit for me; None: I do it myself, and take them along."""
+        self.delegated = delegated
+        """What a leader may commit for this writer; None: this writer has to commit it itself."""
+        self._delegates = delegated is not None
         self._identity = identity
-        self._bundling = bundling
+        self._make_bundles = make_bundles
         self._beat = self._joined = 0.0
         self._has_company = False
-        self.traffic = contention_of(queue)
+        self._contention = contention_of(queue)
         self.ticket: QueuedCommit | None = None
 
-    def turn_or_fate(self, until: Callable[[], None]) -> Release | QueueStatus:
-        """Wait for the turn, or until somebody has decided about my ticket. ``until`` raises when time is up."""
+    # Waiting for the outcome, or for the commit lock
+
+    def lock_or_status(self, until: Callable[[], None]) -> Release | QueueStatus:
+        """Wait until this writer leads, or until its commit is decided. ``until`` raises when time is up."""
         if self.ticket is not None and self.has_reservation:
-            # It was of no use. A new one stands behind all others, and is given the same courtesy again.
+            # It was of no use. A new one is behind all others, and other writers yield to it again.
             self._queue.withdraw(self.ticket.key)
             self.leave()
         if self.ticket is None:
-            # Straight to the queue: where there are others, the turn is taken more often than not.
+            # Straight to the queue: where there are other writers, the lock is taken more often than not.
             self._join()
         elif (status := self._status()).state is not QueueState.WAITING:
             return status
         return self._wait(until)
 
     def _join(self) -> None:
-        self.traffic.saw_others(self.place, self._runtime.monotonic())
-        body = None if self._parcel is None else delegation.encode(self._parcel, self._identity, self._bundling)
-        # An id that nobody chose is as good as random, and under it the commit is found again (rule P9).
+        self._contention.saw_others(self.place, self._runtime.monotonic())
+        delegated = self.delegated if self._delegates else None
+        body = None if delegated is None else delegation.encode(delegated, self._identity, self._make_bundles)
+        # A generated id is as good as random, and the commit is found again under it (rule P9).
         is_named = body is not None and not self._identity.given
         ticket = QueuedCommit(
             key=self._identity.commit_id if is_named else self._runtime.new_hex(),
@@ -142,47 +155,47 @@ class QueuedWriter:
             wake=self._queue.address(),
             place=self.place,
         )
-        # Before it is sent: from here on only the queue knows what becomes of the operation.
+        # Set before the commit is sent: from here on only the queue knows what becomes of it.
         self.ticket, self._joined = ticket, self._runtime.monotonic()
         try:
             self._has_company = self._queue.put(ticket, LIVES_MS)
         except FrazilError as error:
             if not isinstance(error, CommitUnknown):
-                # By contract it is not there, and never will be.
+                # By contract it is not in the queue, and never will be.
                 self.ticket = None
             raise
         self._beat = self._runtime.monotonic()
 
     def _wait(self, until: Callable[[], None]) -> Release | QueueStatus:
-        place, since = "", self._runtime.monotonic()
-        # The first of those who wait is told when the turn is free. Who finds others there only makes sure, later.
+        location, since = "", self._runtime.monotonic()
+        # The first in the queue is notified when the lock is free. A writer with company only polls, later.
         is_first = not self._has_company or self.has_reservation
         while True:
-            # With my ticket in the queue: who has the turn sees it, or I do not miss that it has become free.
+            # The ticket is in the queue: either the leader sees it, or this writer sees that the lock is free.
             release = self._catalog.try_commit_lock(self._ident) if is_first else None
             if release is not None and not self._yields(release):
                 return release
             now = self._runtime.monotonic()
-            # The first look only tells where the table stands.
-            if now - since > (_STANDSTILL_S if place else _SLEEP_S / 2):
+            # The first read only records where the table is.
+            if now - since > (_STANDSTILL_S if location else _SLEEP_S / 2):
                 found = self._catalog.load(self._ident).location
-                if found == place:
+                if found == location:
                     return _no_lock
-                place, since = found, now
+                location, since = found, now
             until()
             self.sign_of_life()
             self.pause((_SLEEP_S if is_first else _SHORT_SLEEP_S) * (0.5 + self._runtime.random()))
             is_first = True
-            # Nobody but me decides about a reservation.
+            # Only this writer decides about its reservation.
             if not self.has_reservation and (status := self._status()).state is not QueueState.WAITING:
                 return status
 
     def _yields(self, release: Release) -> bool:
-        """Leave the turn to who has reserved it: everybody else may be committed by others, and by that one, too."""
+        """Leave the lock to a writer that has reserved it: all others may be committed by another leader."""
         try:
             first = self._queue.first(self.place)
-            mine = self.ticket is not None and first is not None and first.ticket.key == self.ticket.key
-            if first is None or mine or not first.ticket.is_reservation or first.tries >= _MAX_YIELDS:
+            is_own = self.ticket is not None and first is not None and first.ticket.key == self.ticket.key
+            if first is None or is_own or not first.ticket.is_reservation or first.tries >= _MAX_YIELDS:
                 return False
             self._queue.tried([first.ticket.key])
         except BaseException:
@@ -193,23 +206,23 @@ class QueuedWriter:
         return True
 
     def pause(self, seconds: float) -> None:
-        """So long, or until there is news of my ticket."""
+        """So long, or until this writer is notified."""
         if self.ticket is None:
             self._runtime.sleep(seconds)
         else:
             self._queue.sleep(self.ticket.key, seconds)
 
     @property
-    def needs_its_writer(self) -> bool:
-        """Nobody else commits it."""
-        return self._parcel is None
+    def must_lead(self) -> bool:
+        """No leader can commit the operation for this writer."""
+        return not self._delegates
 
     @property
     def has_reservation(self) -> bool:
         return self.ticket is not None and self.ticket.is_reservation
 
     def sign_of_life(self) -> None:
-        """Now and then, so that my ticket does not expire."""
+        """Now and then, so that the queued commit does not expire."""
         now = self._runtime.monotonic()
         if self.ticket is not None and now - self._beat > _BEAT_S:
             self._queue.extend(self.ticket.key, LIVES_MS)
@@ -220,45 +233,45 @@ class QueuedWriter:
         status = self._queue.status(self.ticket.key)
         if status is None or status.state is QueueState.UNKNOWN:
             raise CommitUnknown(
-                f"Nobody can say whether the commit to {self._ident} has landed",
+                f"It is not known whether the commit to {self._ident} has landed",
                 commit_id=self._identity.commit_id,
                 evidence="Its ticket is gone from the queue"
                 if status is None
-                else "Whoever committed it with others got no answer",
+                else "The leader that committed it got no response",
             )
         if status.state is not QueueState.WAITING:
             self.leave()
-            # Who comes back from the queue once does not go there again.
-            self._parcel = None
+            # A commit that came back from the queue once is not queued again.
+            self._delegates = False
         return status
 
     def leave(self) -> None:
-        """My ticket waits no longer."""
+        """The ticket no longer waits."""
         if self.ticket is not None:
             observe.waited(self._runtime.monotonic() - self._joined)
         self.ticket = None
 
     def take_back(self) -> QueueStatus:
-        """Leave the queue: WITHDRAWN, or what had become of the ticket before. Raises CommitUnknown and others."""
+        """Leave the queue: WITHDRAWN, or what had become of the commit before. Raises CommitUnknown and others."""
         status = QueueStatus(QueueState.WAITING)
-        # More than once where the ticket itself comes late, after it was asked back and before I look.
+        # More than once if the ticket itself arrives late, between the withdrawal and the query.
         while status.state is QueueState.WAITING:
             assert self.ticket is not None
             self._queue.withdraw(self.ticket.key)
             status = self._status()
         return status
 
-    # While I have the turn
+    # While this writer leads
 
     def gather(self) -> None:
-        """Give those who were in the last group the time to come again, and strangers a chance to be first."""
-        seen = self.traffic.of(self.place)
+        """Give the writers of the last group time to queue again, and foreign writers a chance to be first."""
+        seen = self._contention.of(self.place)
         now = self._runtime.monotonic()
         gaps = _GAPS_WITH_FOREIGN if now < seen.foreign_until else _GAPS_WITHOUT
         if self._runtime.random() < gaps:
             self._runtime.sleep(GAP_S)
         if self.has_reservation:
-            # Others may wait for the turn as I did, and each of them needs it for itself.
+            # Other writers may wait for the lock with reservations of their own, and each has to lead itself.
             return
         others = seen.group_size - (self.ticket is None)
         end = now + min(WINDOW_S * max(1.0, others / 20), _LONGEST_WINDOW_S)
@@ -266,11 +279,39 @@ class QueuedWriter:
             missing = others - self._queue.count(self.place)
             if missing <= 0:
                 return
-            # The more are missing, the longer it takes until the last of them is there.
-            self._runtime.sleep(min(_LOOK_S * max(1, missing // 4), WINDOW_S / 2))
+            # The more writers are missing, the longer it takes until the last of them is queued.
+            self._runtime.sleep(min(_POLL_S * max(1, missing // 4), WINDOW_S / 2))
 
-    def wake_next(self) -> None:
-        """Tell the first of those who came too late for my group that the turn is free."""
+    def other_entries(self) -> tuple[QueueEntry, ...]:
+        """The queued commits of other writers, oldest first. Old ones count one more try."""
+        own = None if self.ticket is None else self.ticket.key
+        waiting = [each for each in self._queue.waiting(self.place, MOST_TICKETS) if each.ticket.key != own]
+        if old := old_ones(waiting):
+            self._queue.tried(old)
+        return tuple(waiting)
+
+    def notify_next(self) -> None:
+        """Tell the first writer that came too late for the group that the lock is free."""
         first = self._queue.first(self.place)
         if first is not None and first.ticket.wake:
             self._queue.wake([(first.ticket.wake, first.ticket.key)])
+
+    # What this process knows of other writers
+
+    def is_busy(self, now: float) -> bool:
+        return self._contention.is_busy(self.place, now)
+
+    def saw_others(self, now: float) -> None:
+        self._contention.saw_others(self.place, now)
+
+    def saw_group(self, size: int) -> None:
+        self._contention.saw_others(self.place, self._runtime.monotonic(), size)
+
+    def landed(self, group_size: int, *, after_lost_race: bool, after_foreign: bool) -> None:
+        """This writer's own swap landed."""
+        now = self._runtime.monotonic()
+        self.leave()
+        if group_size > 1 or after_lost_race:
+            self._contention.saw_others(self.place, now, group_size)
+        if after_foreign:
+            self._contention.saw_foreign_commit(self.place, now)

@@ -18,7 +18,7 @@ from concurrency.combiners.orders import Deed, Desk, Moment
 from concurrency.writers import Address, batch
 from frazil.catalog._db import Db
 from frazil.catalog.base import Head, Outcome, Prepared, Proposal, QueuedCommit, QueueUpdate
-from frazil.commit.loop import Phase
+from frazil.commit.context import Phase
 from frazil.errors import FrazilError
 from frazil.model import Commit, Ident
 

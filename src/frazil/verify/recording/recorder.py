@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from frazil.commit.loop import CommitContext
+from frazil.commit.context import CommitContext
 from frazil.commit.operations import Identity, Operation, Write
 from frazil.errors import FrazilError
 from frazil.format.metadata import MAIN, TableMetadata

@@ -14,7 +14,7 @@ from frazil.catalog.base import Catalog, Committed, Head, OpenedCatalog, Outcome
 from frazil.catalog.foreign import ForeignCatalog
 from frazil.catalog.pointer import PointerCatalog
 from frazil.catalog.records import COMMIT_DIGEST, COMMIT_ID
-from frazil.commit.loop import CommitContext, OnPhase
+from frazil.commit.context import CommitContext, OnPhase
 from frazil.format.storage import Backend, Storage
 from frazil.lake import Lake, _Connection
 from frazil.model import Ident

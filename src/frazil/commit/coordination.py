@@ -1,0 +1,194 @@
+"""How a writer gets to make an attempt: alone, as the leader of a group, or not at all, because a leader committed it.
+
+no other writer seen ──▶ attempt at once
+other writers seen ────▶ queue the commit ─▶ committed by a leader
+└▶ lead: gather, attempt for all, notify the next
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
+from frazil.catalog.base import QueueState, QueueStatus
+from frazil.commit.attempt import Attempt, AttemptResult, Lost, NotAlone
+from frazil.commit.checking import refused_at
+from frazil.commit.context import CommitContext
+from frazil.commit.delegation import delegable
+from frazil.commit.progress import Progress, SwapState
+from frazil.commit.queued_writer import QueuedWriter
+from frazil.commit.results import Landed, unknown_error
+from frazil.commit.stages import TicketOutcome
+from frazil.commit.unit import CommitUnit
+from frazil.errors import CatalogUnavailable, CommitUnknown, CorruptMetadata, FrazilError
+
+_LOCK_PATIENCE_S = 10.0
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+class Coordination:
+    """One commit among those of other writers. Made for one call."""
+
+    def __init__(self, context: CommitContext, unit: CommitUnit, progress: Progress) -> None:
+        self._context = context
+        self._catalog = context.catalog
+        self._unit = unit
+        # A unit of several tables needs a place in the queue of each; until then a unit has one table.
+        (self._table,) = unit.tables
+        self._progress = progress
+        self._queued = self._queued_writer()
+        self._is_fenced = False
+        """No leader commits an earlier call with this commit id any more."""
+
+    def _queued_writer(self) -> QueuedWriter | None:
+        queue, context, table = self._catalog.queue, self._context, self._table
+        if queue is None or self._unit.retry.tries == 1:
+            return None
+        return QueuedWriter(
+            table.ident,
+            self._catalog,
+            queue,
+            context.runtime,
+            table.table_uuid,
+            delegable(table.operations),
+            self._unit.identity,
+            lambda: table.bundle(self._progress.first_head or self._catalog.load(table.ident).metadata),
+        )
+
+    @property
+    def is_queued(self) -> bool:
+        return self._queued is not None and self._queued.ticket is not None
+
+    # One attempt, by this writer or by a leader
+
+    def attempt(self, check_time: Callable[[], None]) -> AttemptResult:
+        """``check_time`` is called while another writer leads, and raises when the commit's time is up."""
+        queued, now = self._queued, self._context.runtime.monotonic()
+        if (earlier := self._fence_earlier_ticket()) is not None:
+            return earlier
+        if queued is None:
+            with self._commit_lock():
+                return self._attempt().run()
+        if queued.ticket is None and not self._progress.lost and not queued.is_busy(now):
+            found = self._attempt().run()
+            if not isinstance(found, NotAlone):
+                return found
+            queued.saw_others(now)
+        if queued.must_lead:
+            self._read_ahead()
+        release = queued.lock_or_status(check_time)
+        if isinstance(release, QueueStatus):
+            return self._decided(release)
+        try:
+            queued.gather()
+            return self._attempt(leads=True).run()
+        finally:
+            release()
+            with contextlib.suppress(FrazilError):
+                queued.notify_next()
+
+    def _attempt(self, *, leads: bool = False) -> Attempt:
+        return Attempt(self._context, self._unit, self._table, self._progress, self._queued, leads)
+
+    def _commit_lock(self) -> AbstractContextManager[None]:
+        # The first attempt goes ahead at once. Writers that have lost a race take the commit lock in turn: attempts
+        # that overlap are attempts that lose, and the more so the busier the machine is.
+        if not self._progress.lost:
+            return nullcontext()
+        total_s = self._unit.retry.total_s
+        left = _LOCK_PATIENCE_S if total_s is None else total_s - self._progress.elapsed
+        return self._catalog.commit_lock(self._table.ident, max(0.0, min(left, _LOCK_PATIENCE_S)))
+
+    def _read_ahead(self) -> None:
+        """Read what the checks need while another writer leads; it is remembered (rule P4)."""
+        with contextlib.suppress(CorruptMetadata):
+            # The attempt reports what this finds.
+            refused_at(self._table, self._catalog.load(self._table.ident), self._catalog)
+
+    def _decided(self, status: QueueStatus) -> AttemptResult:
+        """Another writer has decided about the queued commit."""
+        if status.state is QueueState.COMMITTED:
+            self._progress.lands()
+            self._progress.attempt_ended("committed", "by a leader")
+            return self._attempt().committed_by_leader(TicketOutcome.decode(status.outcome))
+        # It needs file access, or conflicts: this writer finds out, and no leader gets it again.
+        return Lost()
+
+    def _fence_earlier_ticket(self) -> Landed | None:
+        """A generated commit id also names the ticket of an earlier call that was cut off, which may still arrive.
+
+        Before this call queues a ticket of its own, no leader may commit that one any more (rule P9).
+        """
+        queue, commit_id = self._catalog.queue, self._unit.identity.commit_id
+        if queue is None or self._is_fenced or not self._unit.identity.given or not _UUID.fullmatch(commit_id):
+            return None
+        status = queue.fence(commit_id)
+        if status is not None and status.state in (QueueState.COMMITTED, QueueState.UNKNOWN):
+            earlier = self._attempt().recorded_in(self._catalog.load(self._table.ident))
+            if earlier is not None:
+                return earlier
+            is_shared = not status.outcome or TicketOutcome.decode(status.outcome).shared
+            if status.state is QueueState.UNKNOWN and is_shared:
+                # A shared snapshot does not name the commits that it holds.
+                raise CommitUnknown(
+                    f"It is not known whether an earlier {self._unit.name} with this commit id has landed",
+                    commit_id=commit_id,
+                    evidence="The leader that committed it got no response",
+                )
+        self._is_fenced = True
+        return None
+
+    def pause(self, seconds: float) -> None:
+        """Between two attempts: so long, or until the queue notifies this writer."""
+        if self._queued is None:
+            self._context.runtime.sleep(seconds)
+        else:
+            self._queued.pause(seconds)
+
+    # On the way out
+
+    def give_up_reservation(self) -> None:
+        """So that no writer yields to this one any more. Nothing else depends on it."""
+        if self._queued is not None and self._queued.has_reservation:
+            with contextlib.suppress(FrazilError):
+                self._queued.take_back()
+
+    def leave(self, error: BaseException) -> Landed | None:
+        """After an error: no leader may commit the operation any more, or it is known that one did (rule P3)."""
+        queued, progress = self._queued, self._progress
+        if queued is None or queued.ticket is None:
+            return None
+        if queued.has_reservation and progress.state is not SwapState.IN_DOUBT:
+            self.give_up_reservation()
+            return None
+        progress.doubts()
+        try:
+            status = queued.take_back()
+        except FrazilError as unknown:
+            if isinstance(error, Exception) and not isinstance(error, CommitUnknown):
+                raise unknown_error(self._unit, self._table.ident, unknown.problem) from error
+            return None
+        if status.state is QueueState.COMMITTED:
+            found = self._attempt().committed_by_leader(TicketOutcome.decode(status.outcome))
+            if isinstance(error, Exception):
+                return found
+            error.add_note(f"commit id {self._unit.identity.commit_id} was committed nevertheless")
+            return None
+        progress.settles()
+        if isinstance(error, CommitUnknown):
+            # This writer's own swap would have settled the ticket, too: it has not landed and never will.
+            self._unit.remove_everything()
+            raise CatalogUnavailable(
+                f"The {self._unit.name} on {self._table.ident} was not committed: the catalog did not answer",
+                evidence=error.evidence,
+                advice="Call again",
+            ) from error
+        return None
+
+    def found_late(self) -> Landed | None:
+        """An earlier call with this commit id may have landed while this one lost (rule P9)."""
+        with contextlib.suppress(FrazilError):
+            return self._attempt().recorded_in(self._catalog.load(self._table.ident))
+        return None

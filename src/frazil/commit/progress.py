@@ -1,0 +1,92 @@
+"""What a commit has seen and done so far, over all of its attempts."""
+
+from __future__ import annotations
+
+import enum
+
+from frazil import observe
+from frazil.commit.build import AttemptFiles
+from frazil.commit.context import CommitContext, Phase
+from frazil.commit.stages import Built
+from frazil.commit.unit import CommitUnit
+from frazil.format.metadata import TableMetadata
+
+
+class SwapState(enum.Enum):
+    """What is known about the swaps that were sent. It decides what a failure may delete."""
+
+    SETTLED = "no swap that was sent can land any more"
+    IN_DOUBT = "a swap was sent, and its outcome is not known yet"
+    LANDED = "the commit has landed"
+
+
+class Progress:
+    """One commit's counters, its newest swap and its clock. Made for one call; changed by its own methods only."""
+
+    def __init__(self, context: CommitContext, unit: CommitUnit) -> None:
+        self._context = context
+        self._unit = unit
+        self._started = context.runtime.monotonic()
+        self._attempt_began = self._started
+        self.attempts = 0
+        self.lost = 0
+        """Races in a row."""
+        self.faults = 0
+        self.state = SwapState.SETTLED
+        self.first_head: TableMetadata | None = None
+        """The head that the first attempt found."""
+        self.sent: Built | None = None
+        """What the newest swap proposed."""
+        self.sent_files: AttemptFiles | None = None
+
+    # Attempts
+
+    def begin_attempt(self) -> None:
+        self.attempts += 1
+        self._attempt_began = self._context.runtime.monotonic()
+
+    def lost_race(self) -> None:
+        self.lost += 1
+
+    def met_fault(self) -> None:
+        self.faults += 1
+
+    def found_head(self, head: TableMetadata) -> None:
+        if self.first_head is None:
+            self.first_head = head
+
+    # The swap
+
+    def sends(self, built: Built, files: AttemptFiles) -> None:
+        self.state = SwapState.IN_DOUBT
+        self.sent, self.sent_files = built, files
+
+    def doubts(self) -> None:
+        """Another writer may have committed the operation."""
+        self.state = SwapState.IN_DOUBT
+
+    def settles(self) -> None:
+        self.state = SwapState.SETTLED
+
+    def lands(self) -> None:
+        self.state = SwapState.LANDED
+
+    # Time, phases and events
+
+    @property
+    def elapsed(self) -> float:
+        return self._context.runtime.monotonic() - self._started
+
+    def reached(self, phase: Phase) -> None:
+        self._context.on_phase(phase, self.attempts)
+
+    def attempt_ended(self, outcome: str, detail: str = "") -> None:
+        observe.attempt(
+            table=str(self._context.ident),
+            operation=self._unit.name,
+            outcome=outcome,
+            number=self.attempts,
+            commit_id=self._unit.identity.commit_id,
+            seconds=self._context.runtime.monotonic() - self._attempt_began,
+            detail=detail,
+        )

@@ -1,0 +1,190 @@
+"""What the caller of a commit gets: a Commit, or an error that says what is known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from frazil import observe
+from frazil.catalog.base import Catalog, Head
+from frazil.catalog.records import COMMIT_ID, find_record
+from frazil.commit.delegation import DelegatedCommit
+from frazil.commit.group import GROUP_SIZE, counts_of
+from frazil.commit.operations import Identity
+from frazil.commit.progress import Progress
+from frazil.commit.stages import Built, TicketOutcome
+from frazil.commit.unit import CommitUnit, TableUnit
+from frazil.errors import CommitUnknown, ConflictError, InvalidInput
+from frazil.format.metadata import MAIN, TableMetadata
+from frazil.model import Commit, Conflict, Ident, Snapshot
+
+_SHOWN = 10
+"""Conflicts spelled out in a message; all of them are in the error's list."""
+
+
+@dataclass(frozen=True, slots=True)
+class Landed:
+    """The commit is in the table."""
+
+    commit: Commit
+    merge_due: str | None = None
+    """The branch whose manifests are to be merged now."""
+
+
+def find_commit(catalog: Catalog, metadata: TableMetadata, identity: Identity, branch: str = MAIN) -> Commit | None:
+    """The earlier commit with this id, if there is one. Raises InvalidInput if it was another operation."""
+    record = catalog.find_commit(metadata, identity.commit_id) or find_record(metadata, identity.commit_id)
+    if record is None:
+        return None
+    if record.digest and record.digest != identity.digest:
+        raise InvalidInput(
+            f"The commit id {identity.commit_id!r} was already used on this table for another operation",
+            advice="A commit id names one write; repeat it only to repeat that write",
+        )
+    rolled_back = record.snapshot_id is not None and is_rolled_back(metadata, record.snapshot_id, branch)
+    observe.log.warning(
+        "commit id %s was already committed%s; nothing is sent again",
+        identity.commit_id,
+        " and has been rolled back since" if rolled_back else "",
+        extra={"event": "commit.already", "commit_id": identity.commit_id, "rolled_back": rolled_back},
+    )
+    earlier = Commit(
+        snapshot_id=record.snapshot_id,
+        sequence_number=record.sequence_number,
+        commit_id=identity.commit_id,
+        attempts=0,
+        already_committed=True,
+        rolled_back=rolled_back,
+    )
+    counts: dict[str, Any] = dict(record.summary)
+    changed = bool(counts.pop("changed", record.snapshot_id is not None))
+    return replace(earlier, changed=changed, **counts)
+
+
+def is_rolled_back(metadata: TableMetadata, snapshot_id: int, branch: str) -> bool:
+    # An expired snapshot cannot be told from a rolled back one; only a kept one outside the history is evidence.
+    return metadata.has_snapshot(snapshot_id) and not metadata.is_ancestor(
+        snapshot_id, of=metadata.ref_snapshot_id(branch)
+    )
+
+
+def is_ours(snapshot: Snapshot) -> bool:
+    """The snapshot was committed by Frazil."""
+    return COMMIT_ID in snapshot.summary or GROUP_SIZE in snapshot.summary
+
+
+def own_commit(
+    unit: CommitUnit, table: TableUnit, progress: Progress, built: Built, seen_in: TableMetadata | None
+) -> Commit:
+    """The commit's own swap landed. ``seen_in``: a later head in which it was found, if its response was lost."""
+    size = 1 if built.group is None else 1 + len(built.group.outcomes)
+    head = built.head.metadata
+    done = _commit(
+        unit, table, progress, head, built.snapshot_id, built.sequence_number, head.ref_snapshot_id(table.branch)
+    )
+    done = replace(done, group_size=size, shared=built.is_shared)
+    return _counted(done, table, progress, built.snapshot_id, seen_in)
+
+
+def found_commit(unit: CommitUnit, table: TableUnit, progress: Progress, head: TableMetadata) -> Commit:
+    """A snapshot of an earlier attempt was found in a later head."""
+    landed = [found for each in table.snapshot_ids if (found := head.snapshot(each)) is not None]
+    newest = landed[0].parent_snapshot_id
+    done = _commit(unit, table, progress, head, landed[-1].snapshot_id, landed[-1].sequence_number, newest)
+    return _counted(done, table, progress, done.snapshot_id, head)
+
+
+def commit_by_leader(
+    unit: CommitUnit, progress: Progress, delegated: DelegatedCommit, outcome: TicketOutcome
+) -> Commit:
+    """A leader committed the queued operation."""
+    done = Commit(
+        snapshot_id=outcome.snapshot_id,
+        sequence_number=outcome.sequence_number,
+        commit_id=unit.identity.commit_id,
+        attempts=progress.attempts,
+        rebased_over=outcome.rebased_over,
+        group_size=outcome.group_size,
+        group_index=outcome.group_index,
+        shared=outcome.shared,
+        elapsed=progress.elapsed,
+    )
+    return _with_counts(done, counts_of(delegated))
+
+
+def unchanged_commit(unit: CommitUnit, table: TableUnit, progress: Progress, head: Head) -> Commit:
+    """Nothing was left to do."""
+    return Commit(
+        snapshot_id=head.metadata.ref_snapshot_id(table.branch),
+        sequence_number=head.metadata.last_sequence_number,
+        commit_id=unit.identity.commit_id,
+        attempts=progress.attempts,
+        elapsed=progress.elapsed,
+        changed=False,
+    )
+
+
+def conflict_error(name: str, ident: Ident, found: tuple[Conflict, ...]) -> ConflictError:
+    """The error for a list of conflicts; on a terminal each has a line of its own."""
+    lines = [f"\n  {each}." for each in found[:_SHOWN]]
+    if len(found) > _SHOWN:
+        lines.append(f"\n  … and {len(found) - _SHOWN} more.")
+    advice = " ".join(dict.fromkeys(f"{each.advice}." for each in found if each.advice))
+    return ConflictError(
+        f"The {name} on {ident} conflicts with concurrent commits and was not committed",
+        conflicts=found,
+        evidence="".join(lines),
+        advice=f"\n  {advice}" if advice else None,
+    )
+
+
+def unknown_error(unit: CommitUnit, ident: Ident, evidence: str | None) -> CommitUnknown:
+    return CommitUnknown(
+        f"It is not known whether this {unit.name} on {ident} was committed",
+        commit_id=unit.identity.commit_id,
+        evidence=evidence,
+    )
+
+
+def _commit(
+    unit: CommitUnit,
+    table: TableUnit,
+    progress: Progress,
+    head: TableMetadata,
+    snapshot_id: int | None,
+    sequence_number: int,
+    newest: int | None,
+) -> Commit:
+    return Commit(
+        snapshot_id=snapshot_id if snapshot_id is not None else head.ref_snapshot_id(MAIN),
+        sequence_number=sequence_number,
+        commit_id=unit.identity.commit_id,
+        attempts=progress.attempts,
+        rebased_over=_rebased_over(table, progress, head, newest),
+        elapsed=progress.elapsed,
+    )
+
+
+def _rebased_over(table: TableUnit, progress: Progress, head: TableMetadata, newest: int | None) -> int:
+    first = progress.first_head
+    base = table.base_id or (first.ref_snapshot_id(table.branch) if first is not None else None)
+    count = 0
+    for each in head.ancestors(newest):
+        if each.snapshot_id == base:
+            break
+        count += 1
+    return count
+
+
+def _counted(
+    done: Commit, table: TableUnit, progress: Progress, snapshot_id: int | None, seen_in: TableMetadata | None
+) -> Commit:
+    rolled_back = seen_in is not None and snapshot_id is not None and is_rolled_back(seen_in, snapshot_id, table.branch)
+    counts = progress.sent.counts if progress.sent is not None else {}
+    return _with_counts(replace(done, rolled_back=rolled_back), counts)
+
+
+def _with_counts(done: Commit, counts: Mapping[str, int]) -> Commit:
+    numbers: dict[str, Any] = {key: number for key, number in counts.items() if key != "changed"}
+    return replace(done, **numbers)

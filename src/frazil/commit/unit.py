@@ -1,0 +1,141 @@
+"""What is committed at once: operations on one table or on several, all or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from frazil.commit.inspection import FullInspector
+from frazil.commit.manifests import OperationManifests
+from frazil.commit.operations import Bundle, Identity, MetadataChange, Operation, Write
+from frazil.commit.retry import Retry
+from frazil.format.metadata import MAIN, TableMetadata
+from frazil.format.storage import Storage
+from frazil.model import Ident
+from frazil.runtime import Runtime
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WriteStep:
+    """A write, with what its attempts share."""
+
+    write: Write
+    snapshot_id: int
+    """The same in all attempts, so that an earlier attempt whose response was lost is recognized by it."""
+    manifests: OperationManifests
+    inspector: FullInspector
+
+
+Step = WriteStep | MetadataChange
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TableUnit:
+    """The operations of a commit on one table, in order, with what their attempts share."""
+
+    ident: Ident
+    operations: tuple[Operation, ...]
+    steps: tuple[Step, ...]
+    storage: Storage
+
+    @staticmethod
+    def of(
+        ident: Ident,
+        operations: Sequence[Operation],
+        storage: Storage,
+        runtime: Runtime,
+        inspector: type[FullInspector] = FullInspector,
+    ) -> TableUnit:
+        steps = tuple(
+            WriteStep(
+                operation,
+                operation.snapshot_id or runtime.new_snapshot_id(),
+                OperationManifests(operation, storage, runtime),
+                inspector(storage, operation, _added_by(operations[:number])),
+            )
+            if isinstance(operation, Write)
+            else operation
+            for number, operation in enumerate(operations)
+        )
+        return TableUnit(ident, tuple(operations), steps, storage)
+
+    @property
+    def table_uuid(self) -> str:
+        return self.operations[0].table_uuid
+
+    @property
+    def writes(self) -> list[WriteStep]:
+        return [step for step in self.steps if isinstance(step, WriteStep)]
+
+    @property
+    def effective_writes(self) -> list[WriteStep]:
+        """The writes without those that only read; these, if all of them only read."""
+        return [step for step in self.writes if not step.write.is_empty] or self.writes
+
+    @property
+    def snapshot_ids(self) -> tuple[int, ...]:
+        return tuple(step.snapshot_id for step in self.writes)
+
+    @property
+    def base_id(self) -> int | None:
+        """The snapshot that the writes were made on, if there are writes."""
+        return self.effective_writes[-1].write.base.snapshot_id if self.writes else None
+
+    @property
+    def branch(self) -> str:
+        return self.effective_writes[-1].write.branch if self.writes else MAIN
+
+    def has_landed_in(self, head: TableMetadata) -> bool:
+        return any(head.has_snapshot(each) for each in self.snapshot_ids)
+
+    def bundle(self, head: TableMetadata) -> tuple[Bundle, ...]:
+        """The files of the only write, in manifests that another writer can add."""
+        (step,) = self.writes
+        return step.manifests.bundle(head)
+
+    # Clean-up
+
+    def keep_rows(self) -> None:
+        for step in self.writes:
+            step.manifests.keep_rows()
+
+    def remove_unused(self) -> None:
+        for step in self.writes:
+            step.manifests.remove_unused()
+
+    def remove_scratch(self) -> None:
+        """Remove everything except the staged rows."""
+        for step in self.writes:
+            step.manifests.remove_all()
+
+    def remove_everything(self) -> None:
+        """Remove staged rows and manifests: no snapshot references them, and none ever will."""
+        for step in self.writes:
+            step.manifests.remove_all()
+            self.storage.delete(step.write.staged_paths)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CommitUnit:
+    """The tables of one commit, its identity over all attempts, and how long it tries."""
+
+    tables: tuple[TableUnit, ...]
+    identity: Identity
+    retry: Retry
+    name: str
+    """The verb, for messages and metrics."""
+
+    def remove_everything(self) -> None:
+        for table in self.tables:
+            table.remove_everything()
+
+
+def name_of(operations: Sequence[Operation]) -> str:
+    """What a commit of these operations is called in messages and metrics."""
+    writes = [each.name for each in operations if isinstance(each, Write) and not each.is_empty]
+    return operations[0].name if len(operations) == 1 else writes[0] if len(writes) == 1 else "transaction"
+
+
+def _added_by(operations: Sequence[Operation]) -> frozenset[str]:
+    """Files added by earlier steps: no concurrent delete applies to them."""
+    return frozenset(file.file_path for each in operations if isinstance(each, Write) for file in each.added)
