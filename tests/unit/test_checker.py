@@ -469,7 +469,7 @@ def test_changes_of_strangers_are_not_held_against_anybody() -> None:
     text = "A p 0-1: put x 1\nC q 4-5: read x=9 y=8 @2\nD q 6-7: scan x=9 y=8 @2"
     report = judge(text, "A ?")
     assert report.is_clean, report.anomalies
-    assert any("nobody recorded" in each for each in report.notes)
+    assert any("unrecorded changes" in each for each in report.notes)
     assert not judge(text, "A").is_clean
 
 

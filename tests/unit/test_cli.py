@@ -422,7 +422,7 @@ def test_a_reader_that_leaves_early_is_no_error(lake: Path, command: str) -> Non
 def test_an_answer_that_cannot_be_written_is_a_sentence(lake: Path, place: str) -> None:
     done = shell(lake, f"frazil show shop.events >{place}")
     assert done.returncode == 4
-    assert done.stderr.startswith("frazil: The answer cannot be written to stdout")
+    assert done.stderr.startswith("frazil: Cannot write to stdout")
     assert len(done.stderr.splitlines()) == 1
 
 

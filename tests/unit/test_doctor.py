@@ -71,15 +71,15 @@ def test_a_fair_round_has_no_finding(fair: Round) -> None:
 @pytest.mark.parametrize(
     ("unfair", "what"),
     [
-        (TWO_WINNERS, "swaps from one expected value were all told Committed"),
-        (LATE_WINNER, "A swap with an old expected value was told Committed"),
+        (TWO_WINNERS, "swaps from one expected value were all answered Committed"),
+        (LATE_WINNER, "A swap with an old expected value was answered Committed"),
         (STALE_READ, "A read after an acknowledged commit did not see it (stale read)"),
         (WRONG_HEAD, "The head after a round is not the winner's"),
-        (STALE_YET_HEAD, "A swap that was answered with Stale is the head"),
+        (STALE_YET_HEAD, "A swap that was answered Stale is the head"),
         (LATE_AND_SILENT, "A swap with an old expected value landed over newer work"),
-        (STRANGER, "The head moved to a snapshot that nobody sent in this round"),
-        (TABLE_GONE, "A loser was told that the table is gone"),
-        (OLD_VALUE, "A loser was shown the value it had expected, not the one that beat it"),
+        (STRANGER, "The head moved to a snapshot that no process sent in this round"),
+        (TABLE_GONE, "A lost swap was answered that the table is gone"),
+        (OLD_VALUE, "A lost swap was answered with its own expected value, not with the winner's"),
     ],
 )
 def test_each_broken_promise_is_a_violation_with_evidence(unfair: Round, what: str) -> None:
@@ -110,7 +110,7 @@ def test_a_repeated_request_must_leave_the_head_alone() -> None:
 def test_a_loser_must_not_win_by_asking_again() -> None:
     findings = judge_repeat(won(1), had_won=False, before=observed(9), after=[observed(9)])
 
-    assert kinds(findings) == ["A swap that had lost was told Committed when it was sent again"]
+    assert kinds(findings) == ["A lost swap was answered Committed when it was sent again"]
     assert judge_repeat(Stale("m/9.json"), had_won=False, before=observed(9), after=[observed(9)]) == []
 
 

@@ -1,4 +1,4 @@
-"""Watching a lake from outside: what shared state tells about commits, groups and waiters, and ``frazil top``."""
+"""The commits of all writers, observed from a lake's shared state, and ``frazil top``."""
 
 from __future__ import annotations
 

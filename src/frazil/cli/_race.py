@@ -80,7 +80,7 @@ class Race:
     commits: collections.Counter[int] = field(default_factory=collections.Counter)
     lost: collections.Counter[int] = field(default_factory=collections.Counter)
 
-    def hear(self, event: Acknowledged | Ready | Gone) -> None:
+    def add(self, event: Acknowledged | Ready | Gone) -> None:
         match event:
             case Acknowledged():
                 self.acknowledged.append(event)
@@ -164,7 +164,7 @@ def race(plan: Plan, name: str, show: Display) -> tuple[Race, float]:
     patience = 0.0
     try:
         for event in _listen(events, processes, heard):
-            heard.hear(event)
+            heard.add(event)
             if not start.is_set() and len(heard.ready | set(heard.gone)) == plan.writers:
                 began = SYSTEM.monotonic()
                 start.set()
