@@ -51,7 +51,7 @@ def format_of(path: Path, given: RowFormat | None) -> RowFormat:
     found = _SUFFIXES.get(suffixes[-1]) if suffixes else None
     if found is None:
         raise InvalidInput(
-            f"The format of {path.name!r} cannot be told from its name",
+            f"The format of {path.name!r} cannot be determined from its name",
             advice=f"Pass --format {'|'.join(RowFormat)}",
         )
     return found

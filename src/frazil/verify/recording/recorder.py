@@ -190,11 +190,11 @@ class FileRecorder:
             if not isinstance(write, Write) or write.is_empty:
                 continue
             table = table_name(str(context.ident), write.branch)
-            changes, looked = changes_of(write, lambda: context.catalog.load(context.ident), context.storage, named)
-            if looked:
+            changes, read_keys = changes_of(write, lambda: context.catalog.load(context.ident), context.storage, named)
+            if read_keys:
                 base = write.base.snapshot_id if pinned is None else pinned.version(write.branch)
                 event = {"event": "read", "tx": name, "table": table, "version": base, "empty": base is None}
-                events.append({**event, "keys": _distinct(looked)})
+                events.append({**event, "keys": _distinct(read_keys)})
             events.append({"event": "write", "tx": name, "table": table, "verb": write.name, "writes": changes})
         return events
 
