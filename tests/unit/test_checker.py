@@ -462,7 +462,7 @@ def test_rolled_back_versions_are_not_lost_writes() -> None:
     found = [Version("t", 1, ("A",)), Version("t", 2, ("B",), live=False)]
     report = check(history("A p 0-1: put x 1\nB p 2-3: put x 2"), found)
     assert report.is_clean
-    assert any("rollback" in each for each in report.notes)
+    assert any("rolled back" in each for each in report.notes)
 
 
 def test_changes_of_strangers_are_not_held_against_anybody() -> None:

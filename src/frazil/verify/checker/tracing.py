@@ -56,7 +56,7 @@ def _sort_in(landing: Landing, reader: int, place: int, read: Read, found: Unpin
 def _judge_version(landing: Landing, history: TableHistory, findings: Findings, reader: int, read: Read) -> None:
     if not history.is_given or history.is_truncated or read.version in history.withdrawn:
         return
-    who = Names(landing).who(reader)
+    who = Names(landing).tx(reader)
     words = f"{who} read version {read.version} of {history.table}, which is not in the table's history"
     findings.add(Kind.G1A, history.table, [reader], lambda: words, (reader, read.version))
 
