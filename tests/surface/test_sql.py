@@ -274,7 +274,11 @@ def test_branches_tags_and_procedures(lake: frazil.Lake) -> None:
         ("GRANT ALL", frazil.Unsupported, "lake.sql() does not support GRANT"),
         ("EXPLAIN SELECT 1", frazil.Unsupported, "lake.sql() does not support EXPLAIN"),
         ("DELETE shop.events", frazil.InvalidInput, "Expected DELETE FROM"),
-        ("DELETE FROM shop.events WHERE", frazil.InvalidInput, "Expected a condition, but the statement ends at position 29"),
+        (
+            "DELETE FROM shop.events WHERE",
+            frazil.InvalidInput,
+            "Expected a condition, but the statement ends at position 29",
+        ),
         ("DELETE FROM shop.events WHERE idd = 1", frazil.InvalidInput, "Did you mean"),
         ("DELETE FROM shop.nope", frazil.NoSuchTable, "shop.nope"),
         ("UPDATE shop.events SET id = 1, id = 2", frazil.InvalidInput, "twice"),
