@@ -467,7 +467,10 @@ def test_advice_is_what_to_type_in_a_shell(
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (errors.CommitUnknown("x", advice="Send it again with commit_id='a-1': it is found"), "--commit-id 'a-1'"),
+        (
+            errors.CommitUnknown("x", advice="Repeat the call with commit_id='a-1': if the write landed it is found"),
+            "--commit-id 'a-1'",
+        ),
         (errors.InvalidInput("x", advice="Choose one: name='prod'"), "--name 'prod'"),
         (errors.PermissionDenied("x", advice="Check the token or the keys in properties="), "in --property"),
     ],
