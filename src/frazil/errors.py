@@ -55,7 +55,7 @@ class ConflictError(CommitFailed):
 
 
 class RetriesExhausted(CommitFailed):
-    """Every allowed attempt lost its race or failed with a fault. Nothing conflicts: the same call may succeed later."""
+    """Every allowed attempt lost its race or met a fault. Nothing conflicts: the same call may succeed later."""
 
     retryable = True
     who_must_act = "nobody"
