@@ -42,6 +42,7 @@ class Report:
 
     @property
     def verdict(self) -> str:
+        # Documented words: scripts match them, so that they have no singular.
         return "not atomic" if self.violations else f"no violation in {self.rounds} rounds"
 
     @property
