@@ -240,7 +240,9 @@ def doctor(
     create: Annotated[bool, typer.Option("--create", help="Create the catalog if it does not exist.")] = False,
 ) -> int:
     """Race real processes on a catalog and report whether its swap is atomic. Uses a namespace of its own."""
-    return verifying.doctor(target, place, rounds, processes, stall, create)
+    from frazil.cli._doctor import run
+
+    return run(target, place, rounds, processes, stall, create)
 
 
 @lab.command()
@@ -252,12 +254,13 @@ def backoff(
     seed: Annotated[int, typer.Option("--seed", help="Seed of the virtual clock's randomness.")] = 1,
     real: Annotated[bool, typer.Option("--real", help="Use real processes on SQLite.")] = False,
     plot: Annotated[
-        Path, typer.Option("--plot", help="The file of the picture (needs frazil\\[plot]).")
-    ] = verifying.PLOT,
+        Path, typer.Option("--plot", help="The file of the picture (needs frazil\\[verify]).")
+    ] = verification.PLOT,
     no_plot: Annotated[bool, typer.Option("--no-plot", help="No picture.")] = False,
 ) -> None:
     """Compare linear, exponential and jittered backoff between many writers."""
-    verifying.backoff(target, writers, commits, seed, real, None if no_plot else plot)
+    picture = None if no_plot else plot
+    verification.backoff(verification.Backoff(writers, commits, seed, real, picture, json=target.json))
 
 
 @app.command()
@@ -306,10 +309,11 @@ def simulate(
     json: Annotated[bool, typer.Option("--json", help="The same as --output json.")] = False,
 ) -> int:
     """Run many writers on a virtual clock, with faults, and check the result. The same seed gives the same run."""
-    from frazil.cli._simulate import Asked, run
-
-    asked = Asked(seed, steps, seeds, jobs, faults, actors, catalog, severity, keep, replay)
-    return run(asked, json=json or target.json)
+    return verification.simulate(
+        verification.Simulate(
+            seed, steps, seeds, jobs, faults, actors, catalog, severity, keep, replay, json=json or target.json
+        )
+    )
 
 
 @app.command()

@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from multiprocessing.context import BaseContext
 
 
-
-def clean_context() -> BaseContext:
-    """``forkserver``: a fresh interpreter that has imported Frazil once, and forks cheaply; ``spawn`` elsewhere."""
+def clean_context(preload: str) -> BaseContext:
+    """``forkserver``, whose server imports the module ``preload`` once and forks cheaply; ``spawn`` elsewhere."""
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")

@@ -28,7 +28,7 @@ class Crew:
         self._patience_s = patience_s
         self._processes: list[BaseProcess] = []
         self._lines: list[Connection] = []
-        context = clean_context()
+        context = clean_context("frazil.verify.doctor.worker")
         # The coordinator is the last party of the barrier, so it releases the start.
         self._barrier = context.Barrier(size + 1)
         try:
