@@ -1,8 +1,8 @@
-"""One rooted tree of errors. Every class answers three questions as attributes, so no caller reads message text:
+"""One rooted tree of errors. Every class answers three questions as attributes, so that no caller parses messages:
 
-``retryable``               may the same call be made again as it is, with a chance of success?
+``retryable``               can the same call succeed if it is repeated?
 ``safe_to_delete_staged``   is it certain that nothing the failed write staged can be live?
-``who_must_act``            "caller" (change the call), "operator" (change the world), "nobody" (call again)
+``who_must_act``            "caller" (change the call), "operator" (repair the environment), "nobody" (repeat the call)
 
 A message has up to three sentences: the problem, the evidence, what to do.
 """
@@ -18,7 +18,7 @@ Actor = Literal["caller", "operator", "nobody"]
 
 
 class FrazilError(Exception):
-    """The root: ``except frazil.FrazilError`` catches everything this library raises on purpose."""
+    """The root: ``except frazil.FrazilError`` catches every error that Frazil raises on purpose."""
 
     retryable: ClassVar[bool] = False
     safe_to_delete_staged: ClassVar[bool] = True
@@ -36,11 +36,11 @@ class FrazilError(Exception):
 
 
 class CommitFailed(FrazilError):
-    """The write definitely did not land; its staged files are gone. Base of ConflictError and RetriesExhausted."""
+    """The write definitely did not land; its staged files are deleted. Base of ConflictError and RetriesExhausted."""
 
 
 class ConflictError(CommitFailed):
-    """Another writer committed something this write may not be rebased over. Redo the work from a fresh read."""
+    """Another writer committed a change that this write cannot be rebased over. Repeat it from a fresh read."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class RetriesExhausted(CommitFailed):
 
 
 class CommitUnknown(FrazilError):
-    """Nobody could say whether the write landed. Nothing was deleted; send the same ``commit_id`` again to find out."""
+    """It is unknown whether the write landed. Nothing was deleted; repeat the call with the same ``commit_id``."""
 
     retryable = True
     safe_to_delete_staged = False
@@ -80,8 +80,8 @@ class CommitUnknown(FrazilError):
         self.commit_id = commit_id
         if commit_id and advice is None:
             advice = (
-                f"Nothing was deleted. Send it again with commit_id={commit_id!r}: it is found if it landed, and "
-                "committed if it did not"
+                f"Nothing was deleted. Repeat the call with commit_id={commit_id!r}: if the write landed it is found, "
+                "if not it is committed"
             )
         super().__init__(problem, evidence=evidence, advice=advice)
 
@@ -107,15 +107,15 @@ class NamespaceNotEmpty(FrazilError):
 
 
 class TableExists(FrazilError):
-    """A table of this name is already there."""
+    """A table of this name already exists."""
 
 
 class NamespaceExists(FrazilError):
-    """A namespace of this name is already there."""
+    """A namespace of this name already exists."""
 
 
 class Unsupported(FrazilError):
-    """The table or the request uses something this version does not do; it is refused whole, never half done."""
+    """The table or the request uses a feature that this version does not support; nothing was done."""
 
 
 class PermissionDenied(FrazilError):
@@ -132,7 +132,7 @@ class CatalogUnavailable(FrazilError):
 
 
 class StorageError(FrazilError):
-    """A file could not be read or written: disk full, file missing, object store out of reach."""
+    """A file could not be read or written: disk full, file missing, object store unavailable."""
 
     retryable = True
     who_must_act = "operator"
@@ -146,7 +146,7 @@ class SparkFailed(FrazilError):
 
 
 class DiskFull(StorageError):
-    """There is no room left to write. Waiting does not help, so a commit does not repeat it by itself."""
+    """The disk is full. Waiting does not help, so a commit does not retry."""
 
 
 class CorruptMetadata(StorageError):

@@ -1,10 +1,10 @@
-"""Watching a lake from outside: what its shared state tells about the commits of all writers, whoever they are.
+"""The commits of all writers, observed from a lake's shared state.
 
-    look ──(an interval)──▶ look
-      └──────── activity ────┘      commits by table, and who waits
+    sample ──(an interval)──▶ sample
+       └──────── activity ───────┘      commits by table, and the queue
 
-Two sources, both of them for every process to see: a table's metadata (its snapshots, and its log of metadata files),
-and the queue of a SQL catalog. What writers keep to themselves is not here: lost races, retries, and conflicts.
+There are two sources, which every process can read: a table's metadata (its snapshots, and its log of metadata files),
+and the queue of a SQL catalog. Lost races, retries and conflicts are not in shared state.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _OURS = "frazil."
 
 
 @dataclass(frozen=True, slots=True)
-class Landed:
-    """What a snapshot stands for."""
+class SnapshotCommits:
+    """The commits that a snapshot holds."""
 
     commits: int
     foreign: bool
-    """Written by something other than Frazil."""
+    """Written by another engine than Frazil."""
 
     @property
     def is_shared(self) -> bool:
@@ -39,52 +39,52 @@ class Landed:
 
 
 @dataclass(frozen=True, slots=True)
-class TableLook:
-    """One table at one moment."""
+class TableSample:
+    """A table at one moment."""
 
     at: float
     """Seconds, by the runtime's monotonic clock."""
     location: str
     uuid: str
-    snapshots: Mapping[int, Landed]
-    """By id, all that the table keeps, of every branch."""
+    snapshots: Mapping[int, SnapshotCommits]
+    """By id; all snapshots that the table keeps, of every branch."""
     log: tuple[str, ...]
     """The metadata files before ``location`` that the table still names, oldest first."""
     problem: str | None = None
-    """Why it could not be read; everything else is empty then."""
+    """Why the table could not be read; everything else is empty then."""
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """A lake at one moment; one table a little later than the other."""
+class LakeSample:
+    """A lake at about one moment; the tables are read one after another."""
 
-    tables: Mapping[Ident, TableLook]
+    tables: Mapping[Ident, TableSample]
     queue: Mapping[str, QueueStats] | None
-    """By table uuid. None: the catalog has no queue that other processes could see."""
+    """By table uuid. None: the catalog has no queue that other processes can see."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableActivity:
-    """What happened to one table between two looks, and who waits now."""
+    """The commits to one table between two samples, and its queue at the second."""
 
     table: str
     seconds: float
-    """Between the looks. 0: seen for the first time; what came before is not known, and rates are None."""
+    """Between the samples. 0: the table is in the second one only; rates are None."""
     commits: int = 0
-    """That brought a snapshot, everybody's; ``foreign`` ones among them."""
+    """Commits with a snapshot, of all writers, ``foreign`` ones included."""
     foreign: int = 0
-    """Of writers other than Frazil."""
+    """Commits by other engines than Frazil."""
     swaps: int | None = 0
-    """Moves of the table, those without a snapshot included. None: its log of metadata files does not reach back."""
+    """Swaps, with or without a snapshot. None: the log of metadata files does not reach back to the first sample."""
     groups: int = 0
     """Snapshots that several commits share."""
     grouped: int = 0
-    """The commits in those."""
+    """The commits in these snapshots."""
     largest_group: int = 0
     queue: QueueStats | None = field(default_factory=QueueStats)
-    """None: the catalog has no queue that other processes could see, or the table cannot be read."""
+    """None: the catalog has no queue that other processes can see, or the table cannot be read."""
     problem: str | None = None
-    """Why it cannot be read; nothing else is known then."""
+    """Why the table cannot be read; everything else is unknown then."""
 
     @property
     def commits_per_s(self) -> float | None:
@@ -106,13 +106,13 @@ class TableActivity:
         return count / self.seconds if self.seconds > 0 else None
 
 
-# Looking
+# Sampling
 
 
-def look(catalog: Catalog, before: Look | None = None, runtime: Runtime = SYSTEM) -> Look:
-    """Every table, and the queue. Tables that have not moved since ``before`` are not read again.
+def sample(catalog: Catalog, before: LakeSample | None = None, runtime: Runtime = SYSTEM) -> LakeSample:
+    """Samples every table and the queue. Tables that have not moved since ``before`` are not read again.
 
-    A table that cannot be read has its problem told; raises CatalogUnavailable when the catalog itself is away.
+    A table that cannot be read has a ``problem``; raises CatalogUnavailable when the catalog cannot be reached.
     """
     known = {} if before is None else before.tables
     at = runtime.monotonic()
@@ -125,21 +125,21 @@ def look(catalog: Catalog, before: Look | None = None, runtime: Runtime = SYSTEM
             tables[ident] = replace(seen, at=at)
         elif (found := _table(catalog, ident, runtime)) is not None:
             tables[ident] = found
-    return Look(tables, _queue(catalog))
+    return LakeSample(tables, _queue(catalog))
 
 
-def _table(catalog: Catalog, ident: Ident, runtime: Runtime) -> TableLook | None:
-    """None: it was dropped a moment ago."""
+def _table(catalog: Catalog, ident: Ident, runtime: Runtime) -> TableSample | None:
+    """None: it was dropped concurrently."""
     at = runtime.monotonic()
     try:
         head = catalog.load(ident)
     except NoSuchTable:
         return None
     except (StorageError, PermissionDenied) as error:
-        return TableLook(at, "", "", {}, (), problem=error.problem)
+        return TableSample(at, "", "", {}, (), problem=error.problem)
     metadata = head.metadata
-    snapshots = {each.snapshot_id: landed(each) for each in metadata.snapshots()}
-    return TableLook(at, head.location, metadata.uuid, snapshots, _log(metadata))
+    snapshots = {each.snapshot_id: commits_of(each) for each in metadata.snapshots()}
+    return TableSample(at, head.location, metadata.uuid, snapshots, _log(metadata))
 
 
 def _log(metadata: TableMetadata) -> tuple[str, ...]:
@@ -152,32 +152,32 @@ def _queue(catalog: Catalog) -> Mapping[str, QueueStats] | None:
     return None
 
 
-def landed(snapshot: Snapshot) -> Landed:
-    """How many commits a snapshot stands for, and whose they are, by its summary."""
+def commits_of(snapshot: Snapshot) -> SnapshotCommits:
+    """How many commits a snapshot holds, and whether another engine wrote it, by its summary."""
     size = snapshot.summary.get(GROUP_SIZE, "")
-    # Anybody may write a summary: what is no number is one commit.
+    # Any engine may write any summary: a value that is not a number counts as one commit.
     commits = max(1, int(size)) if size.isascii() and size.isdigit() else 1
-    return Landed(commits, foreign=not any(key.startswith(_OURS) for key in snapshot.summary))
+    return SnapshotCommits(commits, foreign=not any(key.startswith(_OURS) for key in snapshot.summary))
 
 
 # Comparing
 
 
-def activity(before: Look, after: Look) -> tuple[TableActivity, ...]:
-    """What happened between two looks, the busiest table first."""
+def activity(before: LakeSample, after: LakeSample) -> tuple[TableActivity, ...]:
+    """The activity between two samples, the busiest table first."""
     found = [_activity(ident, before.tables.get(ident), now, after.queue) for ident, now in after.tables.items()]
     return tuple(sorted(found, key=lambda each: (-each.commits, -_waiting(each), each.table)))
 
 
 def _activity(
-    ident: Ident, before: TableLook | None, after: TableLook, queue: Mapping[str, QueueStats] | None
+    ident: Ident, before: TableSample | None, after: TableSample, queue: Mapping[str, QueueStats] | None
 ) -> TableActivity:
     if after.problem is not None:
-        # Without its uuid nobody can say which tickets are its own.
+        # The queue is keyed by the table's uuid, which is not known.
         return TableActivity(str(ident), 0.0, queue=None, problem=after.problem)
-    tickets = None if queue is None else queue.get(after.uuid, QueueStats())
+    own_queue = None if queue is None else queue.get(after.uuid, QueueStats())
     if before is None or before.uuid != after.uuid:
-        return TableActivity(str(ident), 0.0, queue=tickets)
+        return TableActivity(str(ident), 0.0, queue=own_queue)
     new = [each for key, each in after.snapshots.items() if key not in before.snapshots]
     shared = [each.commits for each in new if each.is_shared]
     return TableActivity(
@@ -189,11 +189,11 @@ def _activity(
         groups=len(shared),
         grouped=sum(shared),
         largest_group=max(shared, default=0),
-        queue=tickets,
+        queue=own_queue,
     )
 
 
-def _swaps(before: TableLook, after: TableLook) -> int | None:
+def _swaps(before: TableSample, after: TableSample) -> int | None:
     if before.location == after.location:
         return 0
     return len(after.log) - after.log.index(before.location) if before.location in after.log else None

@@ -60,12 +60,12 @@ def test_the_check_finds_what_is_missing_doubled_or_not_promised(
     reports["micro-batch"].done = False
     found = " | ".join(findings(table, plan, reports))
     for words in (
-        "row 18 of load is there twice",
-        "1 rows of load are missing, the first is 17",
-        "1 rows of micro-batch are there that nobody was promised",
-        "have another amount",
-        "1 rows of merge are missing",
+        "row 18 of load exists twice",
+        "1 row of load missing, the first is 17",
+        "1 unacknowledged row of micro-batch found",
+        "the amount is wrong",
+        "1 row of merge missing",
         "gdpr: it broke",
-        "micro-batch did not come to its end",
+        "micro-batch did not finish",
     ):
         assert words in found

@@ -39,7 +39,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "types.md"
 MARK, END = "<!-- generated: make docs -->\n", "\n<!-- end -->"
 KINDS: list[tuple[IcebergType, str, str]] = [
     (BooleanType(), "boolean", ""),
-    (IntegerType(), "int", "`tinyint` and `smallint` are `int`, too"),
+    (IntegerType(), "int", "`tinyint` and `smallint` become `int`"),
     (LongType(), "bigint", ""),
     (FloatType(), "float", ""),
     (DoubleType(), "double", ""),

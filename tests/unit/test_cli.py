@@ -422,7 +422,7 @@ def test_a_reader_that_leaves_early_is_no_error(lake: Path, command: str) -> Non
 def test_an_answer_that_cannot_be_written_is_a_sentence(lake: Path, place: str) -> None:
     done = shell(lake, f"frazil show shop.events >{place}")
     assert done.returncode == 4
-    assert done.stderr.startswith("frazil: The answer cannot be written to stdout")
+    assert done.stderr.startswith("frazil: Cannot write to stdout")
     assert len(done.stderr.splitlines()) == 1
 
 
@@ -467,7 +467,10 @@ def test_advice_is_what_to_type_in_a_shell(
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (errors.CommitUnknown("x", advice="Send it again with commit_id='a-1': it is found"), "--commit-id 'a-1'"),
+        (
+            errors.CommitUnknown("x", advice="Repeat the call with commit_id='a-1': if the write landed it is found"),
+            "--commit-id 'a-1'",
+        ),
         (errors.InvalidInput("x", advice="Choose one: name='prod'"), "--name 'prod'"),
         (errors.PermissionDenied("x", advice="Check the token or the keys in properties="), "in --property"),
     ],

@@ -72,6 +72,25 @@ def test_a_decision_has_one_of_the_four_statuses_and_is_listed(page: Path) -> No
     assert f"({page.name})" in (page.parent / "README.md").read_text()
 
 
+def test_the_index_lists_each_page_once() -> None:
+    listed = re.findall(r"^\| \[[^]]+\]\(([^)]+)\)", (ROOT / "docs" / "index.md").read_text(), re.MULTILINE)
+    pages = [page.name for page in ROOT.glob("docs/*.md") if page.name != "index.md"]
+    assert sorted(listed) == sorted([*pages, "adr/README.md"])
+
+
+def test_the_layout_in_contributing_is_that_of_the_tree() -> None:
+    """Every module and package of the source and every folder with code is described, and none that is gone."""
+    layout = (ROOT / "CONTRIBUTING.md").read_text().partition("## Layout")[2].split("```")[1]
+    source, _, folders = layout.strip().partition("\n\n")
+    described = [name for line in source.splitlines()[1:] for name in re.split(r"\s{2,}", line.strip())[0].split()]
+    tree = [each for each in (ROOT / "src" / "frazil").glob("[a-z]*") if each.is_dir() or each.suffix == ".py"]
+    assert sorted(described) == sorted(f"{each.name}{'/' if each.is_dir() else ''}" for each in tree)
+    named = re.findall(r"^([\w/]+)/", folders, re.MULTILINE)
+    assert [name for name in named if not (ROOT / name).is_dir()] == []
+    code = {each.name for each in ROOT.glob("[a-z]*") if each.is_dir() and any(each.rglob("*.py"))}
+    assert code - {"src", "build"} <= {name.split("/")[0] for name in named}
+
+
 def test_the_readme_names_exactly_the_two_commands_for_a_fresh_machine() -> None:
     blocks = re.findall(
         r"^```(?:sh|bash|console)\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL

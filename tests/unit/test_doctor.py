@@ -10,8 +10,8 @@ from frazil.catalog.base import Committed, Stale, Unknown
 from frazil.errors import InvalidInput
 from frazil.model import Ident
 from frazil.verify.doctor import Finding, Report, examine
-from frazil.verify.doctor.judge import condense, judge_history, judge_repeat, judge_round, nobody_won
-from frazil.verify.doctor.model import Answer, QueuedCommit, Refused, Round, Sight
+from frazil.verify.doctor.judge import condense, judge_history, judge_repeat, judge_round, no_swap_landed
+from frazil.verify.doctor.model import Answer, Observation, Refused, Round, SentSwap
 from frazil.verify.doctor.races import skew_ms
 from frazil.verify.doctor.surroundings import (
     catalog_names,
@@ -28,39 +28,39 @@ HEAD, HEAD_AT = 100, "m/100.json"
 DURABLE = {"synchronous_commit": "on", "fsync": "on", "full_page_writes": "on"}
 
 
-def ticket(snapshot_id: int, answer: Answer, expected: int | None = HEAD) -> QueuedCommit:
-    return QueuedCommit(snapshot_id, expected, snapshot_id, f"m/{snapshot_id}.json", answer)
+def swap(snapshot_id: int, answer: Answer, expected: int | None = HEAD) -> SentSwap:
+    return SentSwap(snapshot_id, expected, snapshot_id, f"m/{snapshot_id}.json", answer)
 
 
-def sight(snapshot_id: int | None, worker: int = 0) -> Sight:
-    return Sight(worker, f"m/{snapshot_id}.json", snapshot_id, 5, 0, 10)
+def observed(snapshot_id: int | None, worker: int = 0) -> Observation:
+    return Observation(worker, f"m/{snapshot_id}.json", snapshot_id, 5, 0, 10)
 
 
 def won(snapshot_id: int) -> Committed:
     return Committed(f"m/{snapshot_id}.json")
 
 
-def played(*tickets: QueuedCommit, after: tuple[int | None, ...], kind: str = "race") -> Round:
-    return Round(1, kind, HEAD, HEAD_AT, tickets, tuple(sight(each, worker) for worker, each in enumerate(after)))
+def played(*swaps: SentSwap, after: tuple[int | None, ...], kind: str = "race") -> Round:
+    return Round(1, kind, HEAD, HEAD_AT, swaps, tuple(observed(each, worker) for worker, each in enumerate(after)))
 
 
 def kinds(findings: list[Finding]) -> list[str]:
     return [finding.what.lstrip("0123456789 ") for finding in findings]
 
 
-FAIR = played(ticket(1, won(1)), ticket(2, Stale("m/1.json")), after=(1, 1))
-TWO_WINNERS = played(ticket(1, won(1)), ticket(2, won(2)), after=(2, 2))
-LATE_WINNER = played(ticket(1, won(1), expected=50), after=(1, 1), kind="delayed")
-STALE_READ = played(ticket(1, won(1)), ticket(2, Stale("m/1.json")), after=(1, HEAD))
-WRONG_HEAD = played(ticket(1, won(1)), ticket(2, Stale("m/1.json")), after=(2, 2))
-STALE_YET_HEAD = played(ticket(1, Stale("m/9.json")), ticket(2, Stale("m/9.json")), after=(1, 1))
-LATE_AND_SILENT = played(ticket(1, Unknown("lost"), expected=50), after=(1, 1), kind="delayed")
-STRANGER = played(ticket(1, Stale("m/7.json")), after=(7, 7))
-TABLE_GONE = played(ticket(1, won(1)), ticket(2, Stale(None)), after=(1, 1))
-OLD_VALUE = played(ticket(1, won(1)), ticket(2, Stale(HEAD_AT)), after=(1, 1))
-LATE_LOSER = played(ticket(1, Stale(HEAD_AT), expected=50), after=(HEAD, HEAD), kind="delayed")
-UNKNOWN_LANDED = played(ticket(1, Unknown("lost")), ticket(2, Stale("m/1.json")), after=(1, 1))
-REFUSED = played(ticket(1, Refused("CatalogUnavailable")), ticket(2, won(2)), after=(2, 2))
+FAIR = played(swap(1, won(1)), swap(2, Stale("m/1.json")), after=(1, 1))
+TWO_WINNERS = played(swap(1, won(1)), swap(2, won(2)), after=(2, 2))
+LATE_WINNER = played(swap(1, won(1), expected=50), after=(1, 1), kind="delayed")
+STALE_READ = played(swap(1, won(1)), swap(2, Stale("m/1.json")), after=(1, HEAD))
+WRONG_HEAD = played(swap(1, won(1)), swap(2, Stale("m/1.json")), after=(2, 2))
+STALE_YET_HEAD = played(swap(1, Stale("m/9.json")), swap(2, Stale("m/9.json")), after=(1, 1))
+LATE_AND_SILENT = played(swap(1, Unknown("lost"), expected=50), after=(1, 1), kind="delayed")
+STRANGER = played(swap(1, Stale("m/7.json")), after=(7, 7))
+TABLE_GONE = played(swap(1, won(1)), swap(2, Stale(None)), after=(1, 1))
+OLD_VALUE = played(swap(1, won(1)), swap(2, Stale(HEAD_AT)), after=(1, 1))
+LATE_LOSER = played(swap(1, Stale(HEAD_AT), expected=50), after=(HEAD, HEAD), kind="delayed")
+UNKNOWN_LANDED = played(swap(1, Unknown("lost")), swap(2, Stale("m/1.json")), after=(1, 1))
+REFUSED = played(swap(1, Refused("CatalogUnavailable")), swap(2, won(2)), after=(2, 2))
 
 
 @pytest.mark.parametrize("fair", [FAIR, LATE_LOSER, UNKNOWN_LANDED, REFUSED])
@@ -71,15 +71,15 @@ def test_a_fair_round_has_no_finding(fair: Round) -> None:
 @pytest.mark.parametrize(
     ("unfair", "what"),
     [
-        (TWO_WINNERS, "swaps from one expected value were all told Committed"),
-        (LATE_WINNER, "A swap with an old expected value was told Committed"),
+        (TWO_WINNERS, "swaps from one expected value were all answered Committed"),
+        (LATE_WINNER, "A swap with an old expected value was answered Committed"),
         (STALE_READ, "A read after an acknowledged commit did not see it (stale read)"),
         (WRONG_HEAD, "The head after a round is not the winner's"),
-        (STALE_YET_HEAD, "A swap that was answered with Stale is the head"),
+        (STALE_YET_HEAD, "A swap that was answered Stale is the head"),
         (LATE_AND_SILENT, "A swap with an old expected value landed over newer work"),
-        (STRANGER, "The head moved to a snapshot that nobody sent in this round"),
-        (TABLE_GONE, "A loser was told that the table is gone"),
-        (OLD_VALUE, "A loser was shown the value it had expected, not the one that beat it"),
+        (STRANGER, "The head moved to a snapshot that no process sent in this round"),
+        (TABLE_GONE, "A lost swap was answered that the table is gone"),
+        (OLD_VALUE, "A lost swap was answered with its own expected value, not with the winner's"),
     ],
 )
 def test_each_broken_promise_is_a_violation_with_evidence(unfair: Round, what: str) -> None:
@@ -94,24 +94,24 @@ def test_p30_a_stale_that_its_catalog_does_not_vouch_for_may_have_landed() -> No
 
 
 def test_a_race_without_a_winner_is_noticed() -> None:
-    assert nobody_won(played(ticket(1, Refused("x")), ticket(2, Refused("x")), after=(HEAD, HEAD)))
-    assert not nobody_won(FAIR)
-    assert not nobody_won(UNKNOWN_LANDED)
+    assert no_swap_landed(played(swap(1, Refused("x")), swap(2, Refused("x")), after=(HEAD, HEAD)))
+    assert not no_swap_landed(FAIR)
+    assert not no_swap_landed(UNKNOWN_LANDED)
 
 
 def test_a_repeated_request_must_leave_the_head_alone() -> None:
-    moved = judge_repeat(won(1), had_won=True, before=sight(9), after=[sight(1)])
-    still = judge_repeat(won(1), had_won=True, before=sight(9), after=[sight(9)])
+    moved = judge_repeat(won(1), had_won=True, before=observed(9), after=[observed(1)])
+    still = judge_repeat(won(1), had_won=True, before=observed(9), after=[observed(9)])
 
     assert kinds(moved) == ["A repeated request moved the head"]
     assert still == []
 
 
 def test_a_loser_must_not_win_by_asking_again() -> None:
-    findings = judge_repeat(won(1), had_won=False, before=sight(9), after=[sight(9)])
+    findings = judge_repeat(won(1), had_won=False, before=observed(9), after=[observed(9)])
 
-    assert kinds(findings) == ["A swap that had lost was told Committed when it was sent again"]
-    assert judge_repeat(Stale("m/9.json"), had_won=False, before=sight(9), after=[sight(9)]) == []
+    assert kinds(findings) == ["A lost swap was answered Committed when it was sent again"]
+    assert judge_repeat(Stale("m/9.json"), had_won=False, before=observed(9), after=[observed(9)]) == []
 
 
 def test_history_keeps_what_was_acknowledged_once_and_nothing_that_was_denied() -> None:
@@ -149,7 +149,7 @@ def test_the_verdict_is_one_of_two_sentences() -> None:
     ids=["inside", "asked", "told", "slow", "fast"],
 )
 def test_skew_is_what_no_delay_of_the_call_explains(now_ms: int, skew: int) -> None:
-    assert skew_ms(Sight(0, "m", 1, now_ms, 0, 100)) == skew
+    assert skew_ms(Observation(0, "m", 1, now_ms, 0, 100)) == skew
 
 
 # Surroundings

@@ -1,5 +1,5 @@
 """The command ``frazil``. Exit codes: 0 done · 1 conflict, or the doctor found something · 2 bad input · 3 not found ·
-4 catalog or storage out of reach or closed to us · 5 outcome of a commit unknown · 70 defect · 130 interrupted.
+4 catalog or storage unavailable or access denied · 5 outcome of a commit unknown · 70 defect · 130 interrupted.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ import sys
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """The entry point. The imports behind it take a second or two, and Ctrl-C may well come while they run."""
+    """The entry point. Its imports take a second or two, and Ctrl-C may arrive while they run."""
     try:
         from frazil.cli._app import run
 

@@ -21,7 +21,7 @@ from frazil.format.schemas import to_schema
 from frazil.model import Ident
 
 _EPILOG = (
-    "Exit codes: 0 done, 1 conflict or doctor found something, 2 bad input, 3 not found, "
+    "Exit codes: 0 done, 1 conflict, or the doctor found something, 2 bad input, 3 not found, "
     "4 catalog or storage unavailable, 5 commit outcome unknown."
 )
 
@@ -34,7 +34,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-lab = typer.Typer(help="Experiments about waiting and racing.", no_args_is_help=True)
+lab = typer.Typer(help="Experiments with retry policies.", no_args_is_help=True)
 app.add_typer(lab, name="lab")
 
 TableName = Annotated[str, typer.Argument(metavar="TABLE", help="As in shop.events.")]
@@ -55,7 +55,7 @@ def root(
     property: Properties = None,  # noqa: A002 - the option is called --property
     output: Format = None,
     version: Annotated[  # noqa: ARG001 - its callback answers
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and end.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Many writers, one Apache Iceberg table."""
@@ -80,7 +80,7 @@ def tables(
 @app.command()
 @verb
 def show(target: Target, table: TableName) -> None:
-    """Schema, partitioning, properties, place and head of a table, and how to open it elsewhere."""
+    """Schema, partitioning, properties, location and head of a table, and how to open it elsewhere."""
     with target.connect(read_only=True) as lake:
         facts = describe.table_facts(lake, table)
     if target.json:
@@ -94,7 +94,7 @@ def show(target: Target, table: TableName) -> None:
 def history(
     target: Target,
     table: TableName,
-    limit: Annotated[int, typer.Option("-n", "--limit", min=0, help="The newest N; 0 for all.")] = 20,
+    limit: Annotated[int, typer.Option("-n", "--limit", min=0, help="Only the newest N; 0 for all.")] = 20,
     branch: Annotated[str, typer.Option("--branch", help="Whose history.")] = "main",
 ) -> None:
     """The snapshots of a branch, newest first."""
@@ -123,7 +123,7 @@ def files(target: Target, table: TableName) -> None:
 def head(
     target: Target,
     table: TableName,
-    limit: Annotated[int, typer.Option("-n", "--limit", min=1, help="How many rows.")] = 10,
+    limit: Annotated[int, typer.Option("-n", "--limit", min=1, help="Number of rows.")] = 10,
     where: Annotated[str | None, typer.Option("--where", help='A Spark SQL condition, as in "id > 7".')] = None,
     columns: Annotated[str | None, typer.Option("--columns", help="Names, separated by commas.")] = None,
     ref: Annotated[str | None, typer.Option("--ref", help="A branch or tag.")] = None,
@@ -148,11 +148,11 @@ def append(
     table: TableName,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Parquet, CSV, JSON lines or Arrow IPC.")],
     format: Annotated[  # noqa: A002 - the option is called --format
-        RowFormat | None, typer.Option("--format", help="Where the file's name does not say it.")
+        RowFormat | None, typer.Option("--format", help="The file's format, if its name does not tell.")
     ] = None,
     merge_schema: Annotated[bool, typer.Option("--merge-schema", help="Add columns the table does not have.")] = False,
     commit_id: Annotated[
-        str | None, typer.Option("--commit-id", help="Sent twice, the same id is applied once.")
+        str | None, typer.Option("--commit-id", help="Makes the append idempotent: an id is applied once.")
     ] = None,
     branch: Annotated[str, typer.Option("--branch", help="The branch to append to.")] = "main",
 ) -> None:
@@ -177,17 +177,17 @@ def create(
         list[str] | None, typer.Option("--partition-by", help='As in "day(ts)"; repeatable.')
     ] = None,
     sort_by: Annotated[list[str] | None, typer.Option("--sort-by", help='As in "ts desc"; repeatable.')] = None,
-    keys: Annotated[list[str] | None, typer.Option("--keys", help="Columns that name a row; repeatable.")] = None,
+    keys: Annotated[list[str] | None, typer.Option("--keys", help="Columns that identify a row; repeatable.")] = None,
     table_property: Annotated[
         list[str] | None, typer.Option("--table-property", metavar="KEY=VALUE", help="Repeatable.")
     ] = None,
-    location: Annotated[str | None, typer.Option("--location", help="Where the table's files go.")] = None,
+    location: Annotated[str | None, typer.Option("--location", help="The folder of the table's files.")] = None,
     comment: Annotated[str | None, typer.Option("--comment", help="What the table is for.")] = None,
-    exists_ok: Annotated[bool, typer.Option("--exists-ok", help="An existing table is not an error.")] = False,
+    exists_ok: Annotated[bool, typer.Option("--exists-ok", help="Do nothing if the table exists.")] = False,
 ) -> None:
-    """Create a table, its namespace, and the embedded lake where there is none."""
+    """Create a table, and its namespace and the embedded lake if they do not exist."""
     namespace, properties = Ident.parse(table).namespace, pairs(table_property or [], "--table-property")
-    # Before a lake is made for it: a typo must leave nothing behind.
+    # Before the lake is created: a typo must leave nothing behind.
     schema = to_schema(ddl, keys=_names(keys))
     parse_partitioning(partition_by or [], schema)
     parse_sort(sort_by or [], schema)
@@ -216,15 +216,15 @@ def create(
 def create_namespace(
     target: Target,
     namespace: Annotated[str, typer.Argument(metavar="NAMESPACE", help="As in shop, or shop.eu.")],
-    exists_ok: Annotated[bool, typer.Option("--exists-ok", help="An existing namespace is not an error.")] = False,
+    exists_ok: Annotated[bool, typer.Option("--exists-ok", help="Do nothing if the namespace exists.")] = False,
 ) -> None:
-    """Create a namespace in a lake that is there. The verb "create" makes its table's namespace by itself."""
+    """Create a namespace in an existing lake. The verb "create" creates the namespace of its table."""
     with target.connect() as lake:
         lake.create_namespace(namespace, exists_ok=exists_ok)
     if target.json:
         out.print_json({"namespace": namespace})
     else:
-        out.print_text(f"The namespace {out.printable(namespace)} is there")
+        out.print_text(f"The namespace {out.printable(namespace)} exists")
 
 
 @app.command()
@@ -234,12 +234,12 @@ def doctor(
     place: Annotated[
         str | None, typer.Argument(metavar="URI", help="The catalog; otherwise --uri or FRAZIL_URI.")
     ] = None,
-    rounds: Annotated[int, typer.Option("--rounds", min=1, help="How many races.")] = 50,
-    processes: Annotated[int, typer.Option("--processes", min=2, help="How many racers.")] = 8,
-    stall: Annotated[float, typer.Option("--stall", min=0, help="Seconds a request is held back.")] = 2.0,
-    create: Annotated[bool, typer.Option("--create", help="Make the catalog where there is none.")] = False,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Number of races.")] = 50,
+    processes: Annotated[int, typer.Option("--processes", min=2, help="Number of processes.")] = 8,
+    stall: Annotated[float, typer.Option("--stall", min=0, help="How long a request is delayed, in seconds.")] = 2.0,
+    create: Annotated[bool, typer.Option("--create", help="Create the catalog if it does not exist.")] = False,
 ) -> int:
-    """Race a catalog for real and say whether its swap is atomic. Works in a namespace of its own."""
+    """Race real processes on a catalog and report whether its swap is atomic. Uses a namespace of its own."""
     from frazil.cli._doctor import run
 
     return run(target, place, rounds, processes, stall, create)
@@ -249,16 +249,16 @@ def doctor(
 @verb
 def backoff(
     target: Target,
-    writers: Annotated[int, typer.Option("--writers", min=2, help="How many writers race.")] = 30,
-    commits: Annotated[int | None, typer.Option("--commits", min=1, help="Per way of waiting, all together.")] = None,
-    seed: Annotated[int, typer.Option("--seed", help="The virtual clock's chance.")] = 1,
-    real: Annotated[bool, typer.Option("--real", help="With real processes on SQLite instead of a clock.")] = False,
+    writers: Annotated[int, typer.Option("--writers", min=2, help="Number of writers.")] = 30,
+    commits: Annotated[int | None, typer.Option("--commits", min=1, help="Commits per policy, of all writers.")] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the virtual clock's randomness.")] = 1,
+    real: Annotated[bool, typer.Option("--real", help="Use real processes on SQLite.")] = False,
     plot: Annotated[
-        Path, typer.Option("--plot", help="Where the picture goes (needs frazil\\[verify]).")
+        Path, typer.Option("--plot", help="The file of the picture (needs frazil\\[verify]).")
     ] = verification.PLOT,
     no_plot: Annotated[bool, typer.Option("--no-plot", help="No picture.")] = False,
 ) -> None:
-    """Race writers under linear, exponential and jittered waiting, and compare."""
+    """Compare linear, exponential and jittered backoff between many writers."""
     picture = None if no_plot else plot
     verification.backoff(verification.Backoff(writers, commits, seed, real, picture, json=target.json))
 
@@ -267,9 +267,9 @@ def backoff(
 @verb
 def demo(
     target: Target,
-    folder: Annotated[Path, typer.Option("--folder", help="Where the lake goes.")] = Path("demo-lake"),
+    folder: Annotated[Path, typer.Option("--folder", help="The folder of the lake.")] = Path("demo-lake"),
     seconds: Annotated[float, typer.Option("--seconds", min=5, help="How long the jobs write.")] = 60,
-    streams: Annotated[int, typer.Option("--streams", min=1, help="How many streaming queries.")] = 2,
+    streams: Annotated[int, typer.Option("--streams", min=1, help="Number of streaming queries.")] = 2,
 ) -> int:
     """Run a pipeline of PySpark jobs on one table (streams, appends, deletes, merges, compaction) and check it."""
     from frazil.cli._fleet import Demo, run
@@ -281,10 +281,10 @@ def demo(
 @verb
 def race(
     target: Target,
-    folder: Annotated[Path, typer.Option("--folder", help="Where the lake goes.")] = Path("demo-lake"),
-    writers: Annotated[int, typer.Option("--writers", min=1, help="How many processes.")] = 12,
-    commits: Annotated[int, typer.Option("--commits", min=1, help="How many appends each.")] = 20,
-    rows: Annotated[int, typer.Option("--rows", min=1, help="How many rows per append.")] = 100,
+    folder: Annotated[Path, typer.Option("--folder", help="The folder of the lake.")] = Path("demo-lake"),
+    writers: Annotated[int, typer.Option("--writers", min=1, help="Number of processes.")] = 12,
+    commits: Annotated[int, typer.Option("--commits", min=1, help="Appends of each process.")] = 20,
+    rows: Annotated[int, typer.Option("--rows", min=1, help="Rows of each append.")] = 100,
 ) -> int:
     """Race writer processes on one table and prove that nothing was lost."""
     from frazil.cli._race import Plan, run
@@ -296,21 +296,19 @@ def race(
 @verb
 def simulate(
     target: Target,
-    seed: Annotated[int, typer.Option("--seed", help="The first seed; it decides all that happens.")] = 0,
-    steps: Annotated[int, typer.Option("--steps", min=1, help="How many things are done in one run.")] = 100,
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="How many runs, each with the next seed.")] = 1,
-    jobs: Annotated[int, typer.Option("--jobs", min=1, help="How many processes share the runs.")] = 1,
-    faults: Annotated[str, typer.Option("--faults", help="all, none, or names with commas between them.")] = "all",
-    actors: Annotated[str, typer.Option("--actors", help="usual, all, or names with commas between them.")] = "usual",
+    seed: Annotated[int, typer.Option("--seed", help="The first seed; a seed determines the whole run.")] = 0,
+    steps: Annotated[int, typer.Option("--steps", min=1, help="Number of steps in a run.")] = 100,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Number of runs, with consecutive seeds.")] = 1,
+    jobs: Annotated[int, typer.Option("--jobs", min=1, help="Number of processes that share the runs.")] = 1,
+    faults: Annotated[str, typer.Option("--faults", help="all, none, or a comma-separated list.")] = "all",
+    actors: Annotated[str, typer.Option("--actors", help="usual, all, or a comma-separated list.")] = "usual",
     catalog: Annotated[str, typer.Option("--catalog", help="database, rest, glue or not-atomic.")] = "database",
-    severity: Annotated[
-        float, typer.Option("--severity", min=0, help="How many times as often as usual faults strike.")
-    ] = 1.0,
-    keep: Annotated[Path | None, typer.Option("--keep", help="Shrink failing seeds, and put them here.")] = None,
-    replay: Annotated[Path | None, typer.Option("--replay", help="Run a case that was kept.")] = None,
+    severity: Annotated[float, typer.Option("--severity", min=0, help="Multiplies the rate of faults.")] = 1.0,
+    keep: Annotated[Path | None, typer.Option("--keep", help="Shrink failing seeds and save them here.")] = None,
+    replay: Annotated[Path | None, typer.Option("--replay", help="Run a saved case.")] = None,
     json: Annotated[bool, typer.Option("--json", help="The same as --output json.")] = False,
 ) -> int:
-    """Run many writers on a virtual clock, with faults, and judge what is left. The same seed is the same run."""
+    """Run many writers on a virtual clock, with faults, and check the result. The same seed gives the same run."""
     return verification.simulate(
         verification.Simulate(
             seed, steps, seeds, jobs, faults, actors, catalog, severity, keep, replay, json=json or target.json
@@ -323,11 +321,11 @@ def simulate(
 def top(
     target: Target,
     place: Annotated[str | None, typer.Argument(metavar="URI", help="The lake; otherwise --uri or FRAZIL_URI.")] = None,
-    interval: Annotated[float, typer.Option("--interval", min=0.05, help="Seconds between two looks.")] = 1.0,
-    once: Annotated[bool, typer.Option("--once", help="Two looks, one answer, and end.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="The same as --output json; with --once.")] = False,
+    interval: Annotated[float, typer.Option("--interval", min=0.05, help="Seconds between two samples.")] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Print one interval and exit.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="The same as --output json; needs --once.")] = False,
 ) -> None:
-    """Watch the commits of all writers, by table: how many, in which groups, and who waits. Ctrl-C ends it."""
+    """Watch the commits of all writers by table: rates, groups and queue lengths. Ctrl-C ends it."""
     from frazil.cli._top import run
 
     run(target, place, interval, once=once, json=json or target.json)
@@ -337,13 +335,13 @@ def top(
 @verb
 def check(
     target: Target,
-    history: Annotated[Path, typer.Argument(metavar="HISTORY", help="What FRAZIL_RECORD wrote: a folder or a file.")],
-    lake: Annotated[str | None, typer.Option("--lake", metavar="URI", help="Whose tables were recorded.")] = None,
-    level: Annotated[Wanted, typer.Option("--level", help="What must not be ruled out.")] = Wanted.STRICT_SERIALIZABLE,
+    history: Annotated[Path, typer.Argument(metavar="HISTORY", help="The folder or file that FRAZIL_RECORD wrote.")],
+    lake: Annotated[str | None, typer.Option("--lake", metavar="URI", help="The recorded lake.")] = None,
+    level: Annotated[Wanted, typer.Option("--level", help="The level to hold.")] = Wanted.STRICT_SERIALIZABLE,
     slack: Annotated[float, typer.Option("--slack", min=0, help="Seconds by which clocks may differ.")] = 0.0,
     json: Annotated[bool, typer.Option("--json", help="The same as --output json.")] = False,
 ) -> int:
-    """Judge a recorded history: which isolation levels it rules out, and by which anomaly."""
+    """Check a recorded history: which isolation levels it rules out, and by which anomaly."""
     from frazil.cli._check import Plan, run
 
     return run(target, Plan(history, lake, level, slack), json=json or target.json)
@@ -352,7 +350,7 @@ def check(
 @app.command()
 @verb
 def version(target: Target) -> None:
-    """The versions of Frazil and of what it stands on."""
+    """The versions of Frazil and its main dependencies."""
     facts = describe.versions()
     if target.json:
         out.print_json(facts)
@@ -366,9 +364,9 @@ def _names(texts: list[str] | None) -> list[str]:
 
 
 def run(arguments: list[str] | None) -> None:
-    """Run one command and end the process. Never a traceback, unless FRAZIL_DEBUG=1 asks for it."""
+    """Run one command and end the process. Prints a traceback only with FRAZIL_DEBUG=1."""
     try:
         with guarded_stdout():
             app(args=arguments, prog_name="frazil")
-    except Exception as error:  # noqa: BLE001 - the outermost frame: everything becomes a sentence and an exit code
+    except Exception as error:  # noqa: BLE001 - the outermost frame: every error becomes a message and an exit code
         sys.exit(report(error))

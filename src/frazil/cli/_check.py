@@ -1,4 +1,4 @@
-"""``frazil check``: judge a recorded history."""
+"""``frazil check``: check a recorded history."""
 
 from __future__ import annotations
 
@@ -65,6 +65,6 @@ def _versions(target: Target, history: History) -> list[Version]:
             try:
                 found.extend(versions_of(lake, table, None if named is None else Named(*named)))
             except NoSuchTable:
-                # Dropped since; what is known about it is in the history alone.
+                # Dropped since: only the recorded history has its versions.
                 continue
     return found

@@ -1,4 +1,4 @@
-"""A table's facts as plain values: the JSON answers, and the tables people see made from the same values."""
+"""A table's facts as plain values, for JSON output and for the tables printed to people."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from frazil.cli._snippets import snippets
 from frazil.errors import InvalidInput
 from frazil.format.metadata import MAIN, TableMetadata
 from frazil.model import Commit, Ident, Snapshot
+from frazil.wording import counted
 
 if TYPE_CHECKING:
     from frazil.lake import Lake
@@ -31,7 +32,7 @@ def versions() -> dict[str, str]:
 
 
 def table_facts(lake: Lake, name: str) -> dict[str, Any]:
-    """What ``frazil show`` prints, from one read of the head, so that the facts belong together."""
+    """What ``frazil show`` prints, from one read of the head, so that the facts are consistent."""
     ident = Ident.parse(name)
     head = lake.catalog.load(ident)
     metadata = head.metadata
@@ -121,11 +122,17 @@ def print_table(facts: Mapping[str, Any]) -> None:
 def _head_sentence(head: Mapping[str, Any]) -> str:
     rows = _rows(head["summary"])
     files = head["summary"].get("total-data-files", "?")
-    return f"{head['snapshot_id']} ({head['operation']}, {head['committed_at']}): {rows} rows in {files} files"
+    counts = f"{_of(rows, 'row')} in {_of(files, 'file')}"
+    return f"{head['snapshot_id']} ({head['operation']}, {head['committed_at']}): {counts}"
+
+
+def _of(count: str, noun: str) -> str:
+    """A count that may be unknown, or a bound, with its noun."""
+    return f"{count} {noun if count.removeprefix('at most ') == '1' else noun + 's'}"
 
 
 def _rows(summary: Mapping[str, str]) -> str:
-    """How many rows there are: those of the files, without those marked as deleted. Keys may hit any number of rows."""
+    """The number of live rows: those of the files without deleted ones. Equality deletes may delete any number."""
     records, marked = summary.get("total-records", ""), summary.get("total-position-deletes", "0")
     if not records.isdigit() or not marked.isdigit():
         return "?"
@@ -149,7 +156,7 @@ def history(lake: Lake, name: str, branch: str, limit: int) -> list[dict[str, An
 
 
 def _known_refs(metadata: TableMetadata) -> str:
-    return f"It has {', '.join(sorted(metadata.refs)) or 'none yet'}"
+    return f"Existing ones: {', '.join(sorted(metadata.refs)) or 'none'}"
 
 
 def print_history(found: list[dict[str, Any]]) -> None:
@@ -199,11 +206,12 @@ def commit_facts(commit: Commit) -> dict[str, Any]:
 
 def commit_sentence(commit: Commit, table: str) -> str:
     if commit.already_committed:
-        return f"Already committed as {commit.commit_id} (snapshot {commit.snapshot_id}); nothing was sent again."
+        return f"Already committed as {commit.commit_id} (snapshot {commit.snapshot_id}); nothing was appended."
     if not commit.changed:
         return f"The file has no rows; {table} is unchanged."
     retries = "" if commit.attempts == 1 else f" after {commit.attempts} attempts"
     return (
-        f"Appended {commit.rows_inserted} rows in {commit.files_added} files ({out.human_bytes(commit.bytes_written)}) "
-        f"to {table}{retries}: snapshot {commit.snapshot_id}, commit id {commit.commit_id}."
+        f"Appended {counted(commit.rows_inserted, 'row')} in {counted(commit.files_added, 'file')} "
+        f"({out.human_bytes(commit.bytes_written)}) to {table}{retries}: "
+        f"snapshot {commit.snapshot_id}, commit id {commit.commit_id}."
     )

@@ -1,4 +1,4 @@
-"""Errors as a person at a terminal meets them: one paragraph on stderr and an exit code that scripts can rely on."""
+"""Errors on the command line: one paragraph on stderr and an exit code that scripts can rely on."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ EXIT_CODES: dict[type[errors.FrazilError], int] = {
     errors.PermissionDenied: UNAVAILABLE,
     errors.StorageError: UNAVAILABLE,
 }
-"""By class, subclasses included; every other error of ours is bad input."""
+"""By class, subclasses included; every other FrazilError is bad input."""
 
 # user:password@ in any URI, and password=, token=, secret= … in connection strings and query parts.
 _USERINFO = re.compile(r"(?<=://)([^/\s:@]*):([^/\s@]+)@")
@@ -38,7 +38,7 @@ _ASSIGNED = re.compile(
     r"('[^']*'|\"[^\"]*\"|[^\s&,;'\"]+)"
 )
 
-# The library's advice names arguments and methods; here the same thing is an option or a verb.
+# The library's advice names arguments and methods; on the command line these are options and verbs.
 _CLI_WORDS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern), words)
     for pattern, words in (
@@ -64,7 +64,7 @@ _CLI_WORDS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
 
 
 def in_cli_words(text: str) -> str:
-    """The library's sentences with what to type in a shell instead of in Python."""
+    """The library's message with shell options and verbs instead of Python calls."""
     for pattern, words in _CLI_WORDS:
         text = pattern.sub(words, text)
     return text
@@ -78,12 +78,12 @@ def exit_code(error: BaseException) -> int:
 
 
 def masked(text: str) -> str:
-    """The text without the secrets it may quote, for words that libraries below us wrote."""
+    """The text with secrets masked; messages of other libraries may quote them."""
     return _ASSIGNED.sub(r"\1***", _USERINFO.sub(r"\1:***@", text))
 
 
 def masked_properties(properties: Mapping[str, str]) -> dict[str, str]:
-    """Properties fit for a screen: the values of those whose name sounds like a secret are hidden."""
+    """Properties for display: values whose name suggests a secret are masked."""
     return {key: "***" if is_secret(key) else masked(value) for key, value in properties.items()}
 
 
@@ -92,7 +92,7 @@ def debugging() -> bool:
 
 
 def explain(error: BaseException) -> str:
-    """What to print for an error: its own sentences, or one sentence and a hint for what nobody foresaw."""
+    """What to print for an error: its own message, or a request to report an unexpected one."""
     if isinstance(error, errors.FrazilError):
         return masked(in_cli_words(str(error)))
     if isinstance(error, KeyboardInterrupt):
@@ -100,7 +100,7 @@ def explain(error: BaseException) -> str:
     first = (str(error).strip().splitlines() or ["no message"])[0]
     return (
         f"Unexpected {type(error).__name__}: {masked(first)}\n"
-        "This is a defect in Frazil. Run the command again with FRAZIL_DEBUG=1 to see where it happened, and report it."
+        "This is a bug in Frazil. Run the command again with FRAZIL_DEBUG=1 for a traceback, and report it."
     )
 
 

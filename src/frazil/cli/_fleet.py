@@ -20,15 +20,16 @@ from frazil.cli import _output as out
 from frazil.on_spark.session import check_java
 from frazil.verify.fleet import run as fleet
 from frazil.verify.fleet.plan import Plan, Report
+from frazil.wording import counted
 
 _WHAT = {
-    "stream": "a streaming query, exactly once by its sink",
+    "stream": "a streaming query with an exactly-once sink",
     "micro-batch": "an append every second",
-    "backfill": "large appends, patient",
-    "gdpr": "deletes one customer after the other",
+    "backfill": "large appends with patient retries",
+    "gdpr": "deletes one customer after another",
     "merge": "MERGE INTO by key",
-    "compaction": "puts small files together",
-    "schema": "adds columns meanwhile",
+    "compaction": "compacts small files",
+    "schema": "adds columns",
     "reader": "reads one pinned snapshot twice",
 }
 
@@ -74,7 +75,7 @@ def run(demo: Demo, *, json: bool = False) -> int:
 
 
 def _fresh(lake: frazil.Lake) -> str:
-    """A fresh table: an earlier demo's tables stay as they are."""
+    """The name of a new table; tables of earlier runs are kept."""
     taken = set(lake.tables("demo"))
     return next(name for n in range(1, len(taken) + 2) if (name := f"demo.pipeline_{n}") not in taken)
 
@@ -89,8 +90,9 @@ def _tell(table: frazil.Table, outcome: fleet.Outcome) -> None:
         right=frozenset({"commits", "rows", "attempts", "rebased over", "conflicts"}),
     )
     out.print_text(
-        f"\n{outcome.commits} commits by {len(outcome.reports)} jobs to {table.name}; they were rebased over "
-        f"{outcome.rebased} commits of others, and {outcome.conflicts} were refused as true conflicts."
+        f"\n{counted(outcome.commits, 'commit')} by {counted(len(outcome.reports), 'job')} to {table.name}. "
+        f"Rebased over {counted(outcome.rebased, 'commit')} by other writers; "
+        f"{counted(outcome.conflicts, 'true conflict')} aborted."
     )
     for job, report in outcome.reports.items():
         for sentence in report.conflicts[:2]:
@@ -130,10 +132,11 @@ class _Display:
     def _line(self, reports: Mapping[str, Report], seconds: float) -> str:
         commits = sum(each.commits for each in reports.values())
         if not commits:
-            return f"{len(self._plan.processes())} Spark applications are starting · {seconds:.0f} s"
+            return f"starting {counted(len(self._plan.processes()), 'Spark application')} · {seconds:.0f} s"
         rows = sum(each.rows for each in reports.values())
         conflicts = sum(len(each.conflicts) for each in reports.values())
-        return f"{commits} commits · {rows} rows · {conflicts} conflicts · {seconds:.0f} s"
+        counts = (counted(commits, "commit"), counted(rows, "row"), counted(conflicts, "conflict"))
+        return f"{' · '.join(counts)} · {seconds:.0f} s"
 
     def _grid(self, reports: Mapping[str, Report], line: str) -> Grid:
         grid = Grid.grid(padding=(0, 2))

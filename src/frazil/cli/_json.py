@@ -1,4 +1,4 @@
-"""JSON lines as rows. JSON has no dates, decimals or bytes: texts become what the table's columns hold."""
+"""JSON lines as rows. JSON has no dates, decimals or bytes: strings are converted to the columns' types."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from frazil.format.schemas import match_name
 
 
 class _Refused(Exception):
-    """Why a line cannot be taken, and what to write instead."""
+    """Why a line is refused, and what to write instead."""
 
     def __init__(self, why: str, advice: str) -> None:
         super().__init__(why)
@@ -40,12 +40,12 @@ class _Refused(Exception):
 
 
 def _zoned(text: str) -> dt.datetime:
-    """As in CSV, the zone must be there: a guess would shift every row by the hours that somebody's clock is off."""
+    """As in CSV, the zone is required: a guessed zone would shift every row by hours."""
     found = dt.datetime.fromisoformat(text)
     if found.tzinfo is None:
         raise _Refused(
-            f"the timestamp {text!r} has no time zone and the column's have",
-            "Write it with one: 2026-11-01T12:00:00Z or 2026-11-01T12:00:00+01:00",
+            f"the timestamp {text!r} has no time zone, and the column needs one",
+            "Add one: 2026-11-01T12:00:00Z or 2026-11-01T12:00:00+01:00",
         )
     return found
 
@@ -62,7 +62,7 @@ _FROM_TEXT: dict[type[IcebergType], Callable[[str], Any]] = {
 
 
 def read_lines(path: Path, schema: Schema) -> list[dict[str, Any]]:
-    """One object per line; the names and types are the table's, as far as it has them."""
+    """One object per line; columns of the table get the table's types."""
     names = {field.name: field.field_type for field in schema.fields}
     rows = []
     for number, row in _objects(path):
@@ -78,14 +78,14 @@ def read_lines(path: Path, schema: Schema) -> list[dict[str, Any]]:
 
 
 def _objects(path: Path) -> Iterator[tuple[int, Any]]:
-    # Looks through .gz and the like by the name's ending.
+    # Decompresses by the file's suffix, such as .gz.
     with pa.input_stream(str(path)) as stream:
         text = stream.read()
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
         try:
-            # Decimals, so that 0.1 keeps its digits on the way into a decimal column.
+            # Decimal keeps the digits of 0.1 for a decimal column.
             yield number, json.loads(line, parse_float=decimal.Decimal, object_pairs_hook=_without_repeats)
         except _Refused as refused:
             raise InvalidInput(f"Line {number} of {path}: {refused}", advice=refused.advice) from refused
@@ -110,7 +110,7 @@ def _column(names: dict[str, IcebergType], name: str, value: Any) -> Any:
 
 
 def _value(kind: IcebergType, value: Any) -> Any:
-    """What does not fit is left as it is: where rows meet the schema there is a better sentence for it."""
+    """Values that do not fit are left as they are: the check against the schema has the better message."""
     match kind, value:
         case StructType(), dict():
             fields = {field.name: field.field_type for field in kind.fields}
@@ -127,7 +127,7 @@ def _value(kind: IcebergType, value: Any) -> Any:
 
 
 def _key(kind: IcebergType, key: str) -> Any:
-    """The names of a JSON object are text, whatever a map's keys are."""
+    """Keys of a JSON object are strings, whatever the type of the map's keys."""
     return _converted(int, key) if isinstance(kind, IntegerType | LongType) else _value(kind, key)
 
 

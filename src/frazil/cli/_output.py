@@ -1,4 +1,4 @@
-"""Answers as JSON for programs and as tables for people. Nothing else in the command line writes to stdout."""
+"""Output as JSON for programs and as tables for people. Nothing else in the command line writes to stdout."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table as Grid
 from rich.text import Text
 
-# Wide enough that a pipe never cuts a value: only a terminal has an edge.
+# Wide enough that a pipe never cuts a value: only a terminal has a width.
 _PIPE_WIDTH = 100_000
 
 
 def print_json(value: Any) -> None:
     """One JSON document and a newline."""
-    # Not through rich, which would colour and wrap it.
+    # rich would colour and wrap it.
     options = orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS
     sys.stdout.write(orjson.dumps(plain(value), default=str, option=options).decode() + "\n")
 
@@ -49,7 +49,7 @@ def plain(value: Any) -> Any:
 
 
 def console() -> Console:
-    """For people, on stdout."""
+    """A console for people, on stdout."""
     terminal = sys.stdout.isatty()
     return Console(file=sys.stdout, width=None if terminal else _PIPE_WIDTH, highlight=False, soft_wrap=False)
 
@@ -79,7 +79,7 @@ def print_heading(text: str) -> None:
 
 
 def print_text(text: str) -> None:
-    """Text as it is: no markup, no wrapping of what may be copied."""
+    """Text without markup and without wrapping, so that it can be copied."""
     console().print(Text(text), soft_wrap=True)
 
 
@@ -100,7 +100,7 @@ def printable(text: str) -> str:
 
 
 def iso_time(milliseconds: int) -> str:
-    """A time of Iceberg's as ISO 8601 in UTC; beyond Python's calendar, the milliseconds."""
+    """An Iceberg timestamp as ISO 8601 in UTC; beyond Python's calendar, the milliseconds."""
     try:
         return dt.datetime.fromtimestamp(milliseconds / 1000, tz=dt.UTC).isoformat(timespec="milliseconds")
     except (ValueError, OverflowError, OSError):

@@ -1,9 +1,9 @@
-"""Twelve writer processes race appends on one table; afterwards every acknowledged batch is looked up again.
+"""Twelve writer processes race appends on one table; afterwards every acknowledged batch is read back.
 
     frazil race
 
-The proof does not trust the writers' counters: it compares what was acknowledged with what Frazil, and PyIceberg where
-it can open a SQLite catalog, read back.
+The check does not trust the writers' counters: it compares the acknowledged batches with the rows that Frazil reads
+back, and PyIceberg where it can open a SQLite catalog.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ import frazil
 from frazil.cli import _output as out
 from frazil.cli._errors import explain
 from frazil.runtime import SYSTEM
+from frazil.wording import counted
 
 SCHEMA = "writer int not null, batch int not null, line bigint not null, sent timestamp not null, payload string"
-# Patient but brisk: with a dozen writers a race is lost a few times, and nobody should wait seconds for the next one.
+# Many tries with short waits: a dozen writers lose a few races each.
 RETRY = frazil.Retry(tries=64, base_ms=10, cap_ms=400)
 _START_LIMIT_S = 120.0
 _SILENCE_LIMIT_S = 60.0
@@ -62,7 +63,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """A writer has nothing left to send; ``problem`` says why it stopped early."""
+    """A writer has ended; ``problem``: why it ended early."""
 
     writer: int
     problem: str | None = None
@@ -70,7 +71,7 @@ class Gone:
 
 @dataclass(slots=True)
 class Race:
-    """What the parent has heard so far."""
+    """The events that the parent process has received so far."""
 
     plan: Plan
     acknowledged: list[Acknowledged] = field(default_factory=list)
@@ -79,7 +80,7 @@ class Race:
     commits: collections.Counter[int] = field(default_factory=collections.Counter)
     lost: collections.Counter[int] = field(default_factory=collections.Counter)
 
-    def hear(self, event: Acknowledged | Ready | Gone) -> None:
+    def add(self, event: Acknowledged | Ready | Gone) -> None:
         match event:
             case Acknowledged():
                 self.acknowledged.append(event)
@@ -97,7 +98,7 @@ class Race:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """Acknowledged batches against what is in the table."""
+    """The acknowledged batches compared with the table's rows."""
 
     acknowledged: int
     missing: tuple[tuple[int, int], ...]
@@ -115,8 +116,8 @@ class Proof:
 
 
 def write(plan: Plan, name: str, writer: int, start: Any, events: Any) -> None:
-    """One writer process: the same batches as every other one, told apart by its number."""
-    # Ctrl-C reaches every process of the terminal; the parent is the one to answer it.
+    """One writer process. All write the same batches, each under its own number."""
+    # Ctrl-C reaches every process of the terminal; the parent handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         with frazil.connect(str(plan.folder), create=False) as lake:
@@ -126,7 +127,7 @@ def write(plan: Plan, name: str, writer: int, start: Any, events: Any) -> None:
             for batch in range(plan.commits):
                 commit = table.append(rows(plan, writer, batch), retry=RETRY, commit_id=f"{name}-{writer}-{batch}")
                 events.put(Acknowledged(writer, batch, commit.attempts, commit.snapshot_id or 0))
-    except Exception as error:  # noqa: BLE001 - the parent decides what a dead writer means
+    except Exception as error:  # noqa: BLE001 - reported to the parent
         events.put(Gone(writer, explain(error)))
     else:
         events.put(Gone(writer))
@@ -147,7 +148,7 @@ def rows(plan: Plan, writer: int, batch: int) -> pa.Table:
 
 
 def race(plan: Plan, name: str, show: Display) -> tuple[Race, float]:
-    """Start the writers together and listen until all are gone. Returns what was heard and the seconds it took."""
+    """Start the writers together and wait until all have ended. Returns their events and the duration in seconds."""
     # Writers are forked from a server that has imported everything and holds no thread, lock or connection.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["frazil.cli._race"])
@@ -163,7 +164,7 @@ def race(plan: Plan, name: str, show: Display) -> tuple[Race, float]:
     patience = 0.0
     try:
         for event in _listen(events, processes, heard):
-            heard.hear(event)
+            heard.add(event)
             if not start.is_set() and len(heard.ready | set(heard.gone)) == plan.writers:
                 began = SYSTEM.monotonic()
                 start.set()
@@ -175,7 +176,7 @@ def race(plan: Plan, name: str, show: Display) -> tuple[Race, float]:
 
 
 def _listen(events: Any, processes: Sequence[BaseProcess], heard: Race) -> Iterator[Acknowledged | Ready | Gone]:
-    """Events until every writer has said goodbye, died, or been silent for too long."""
+    """Yields events until every writer has finished, died, or sent nothing for too long."""
     silent_since = SYSTEM.monotonic()
     while len(heard.gone) < len(processes):
         try:
@@ -188,15 +189,15 @@ def _listen(events: Any, processes: Sequence[BaseProcess], heard: Race) -> Itera
         for writer, process in enumerate(processes):
             if writer in heard.gone:
                 continue
-            # What a process sent before it died is already in the queue, which was empty.
+            # The queue was empty, so all events of a dead process have been read.
             if not process.is_alive():
                 yield Gone(writer, f"died with exit code {process.exitcode}")
             elif silent > _SILENCE_LIMIT_S:
-                yield Gone(writer, f"said nothing for {silent:.0f} s")
+                yield Gone(writer, f"sent nothing for {silent:.0f} s")
 
 
 def _stop(processes: Sequence[BaseProcess], patience: float) -> None:
-    """End what is still running: after a moment when the race is over, at once when it was interrupted."""
+    """End processes that still run: after ``patience`` seconds each, at once after an interrupt."""
     for process in processes:
         process.join(timeout=patience)
         if process.is_alive():
@@ -212,7 +213,7 @@ def prove(lake: frazil.Lake, plan: Plan, name: str, acknowledged: list[Acknowled
     grouped = whole.group_by(["writer", "batch"]).aggregate([("line", "count"), ("line", "count_distinct")])
     for line in grouped.to_pylist():
         key = (line["writer"], line["batch"])
-        # A batch counts as one when each of its lines is there once.
+        # A batch counts as one when each of its lines exists exactly once.
         exact = line["line_count"] == line["line_count_distinct"] == plan.rows
         found[key] = 1 if exact else max(2, line["line_count"])
     promised = {(each.writer, each.batch) for each in acknowledged}
@@ -228,7 +229,7 @@ def prove(lake: frazil.Lake, plan: Plan, name: str, acknowledged: list[Acknowled
 
 
 def _stray_files(table: frazil.Table) -> tuple[str, ...]:
-    """Data files on disk that the table does not know: what a lost race must not leave behind."""
+    """Data files on disk that are not in the table: a lost race must leave none behind."""
     live = {Path(_path(each.path)).name for each in table.files()}
     disk = Path(_path(table.location)).rglob("*.parquet")
     return tuple(sorted(str(path) for path in disk if path.name not in live))
@@ -278,15 +279,16 @@ class Display:
     def _line(self, heard: Race, seconds: float) -> str:
         done, total = len(heard.acknowledged), self._plan.writers * self._plan.commits
         if not done:
-            return f"{len(heard.ready)} of {self._plan.writers} writers are ready"
+            return f"{len(heard.ready)} of {counted(self._plan.writers, 'writer')} ready"
         rate = done / seconds if seconds > 0 else 0.0
-        return f"{done} of {total} commits · {heard.lost.total()} lost races · {rate:.0f} commits/s · {seconds:.1f} s"
+        lost = counted(heard.lost.total(), "lost race")
+        return f"{done} of {counted(total, 'commit')} · {lost} · {rate:.0f} commits/s · {seconds:.1f} s"
 
     def _grid(self, heard: Race) -> Grid:
         grid = Grid.grid(padding=(0, 2))
         for writer in range(self._plan.writers):
             problem = heard.gone.get(writer)
-            state = problem or f"{heard.commits[writer]:>3} commits  {heard.lost[writer]:>3} lost races"
+            state = problem or f"commits {heard.commits[writer]:>3}  lost races {heard.lost[writer]:>3}"
             bar = ProgressBar(total=self._plan.commits, completed=heard.commits[writer], width=30)
             grid.add_row(f"writer {writer:>2}", bar, Text(state))
         return grid
@@ -321,7 +323,7 @@ def run(plan: Plan, *, json: bool = False) -> int:
 
 
 def _new_table(lake: frazil.Lake) -> str:
-    """A fresh table: an earlier race's tables stay as they are."""
+    """Creates a new table; tables of earlier races are kept."""
     lake.create_namespace("demo", exists_ok=True)
     taken = set(lake.tables("demo"))
     number = next(n for n in range(1, len(taken) + 2) if f"demo.race_{n}" not in taken)
@@ -334,18 +336,19 @@ def _tell(lake: frazil.Lake, plan: Plan, name: str, heard: Race, seconds: float,
     say = out.print_text
     commits, lost = len(heard.acknowledged), heard.lost.total()
     say(
-        f"{plan.writers} processes, {commits} commits to {name} in {seconds:.1f} s ({commits / seconds:.0f} commits/s)."
+        f"{counted(plan.writers, 'process', 'processes')}, {counted(commits, 'commit')} to {name} "
+        f"in {seconds:.1f} s ({commits / seconds:.0f} commits/s)."
     )
-    say(f"{lost} races were lost and tried again; no data file was written twice.")
+    say(f"{counted(lost, 'lost race')} retried; no data file was written twice.")
     for problem in heard.problems:
         say(f"FAILED  {problem}")
-    for verdict, sentence in _verdicts(proof):
-        say(f"{'ok' if verdict else 'FAILED':<7} {sentence}")
-    out.print_heading("The end of the history")
+    for passed, sentence in _results(proof):
+        say(f"{'ok' if passed else 'FAILED':<7} {sentence}")
+    out.print_heading("The newest snapshots")
     out.print_grid(
-        ["sequence", "snapshot", "operation", "rows added", "rows in all"],
+        ["sequence", "snapshot", "operation", "rows added", "total rows"],
         (_history_row(each) for each in lake.table(name).history()[-5:]),
-        right=frozenset({"sequence", "snapshot", "rows added", "rows in all"}),
+        right=frozenset({"sequence", "snapshot", "rows added", "total rows"}),
     )
     out.print_heading("The same table from PyIceberg (pip install 'pyiceberg[sql-sqlite,pyarrow]')")
     say(
@@ -362,16 +365,24 @@ def _history_row(entry: Any) -> list[Any]:
     return [entry.sequence_number, entry.snapshot_id, entry.operation, *counts]
 
 
-def _verdicts(proof: Proof) -> Iterator[tuple[bool, str]]:
-    yield not proof.missing, _count(proof.acknowledged, proof.missing, "acknowledged batches were read back", "missing")
-    yield not proof.inexact, _count(proof.acknowledged, proof.inexact, "batches are there exactly once", "not exact")
-    yield not proof.unexpected, f"{len(proof.unexpected)} batches are there that nobody was promised"
-    yield not proof.stray_files, f"{len(proof.stray_files)} data files on disk do not belong to the table"
+def _results(proof: Proof) -> Iterator[tuple[bool, str]]:
+    """Each check of the race: whether it passed, and the result in words."""
+    total = proof.acknowledged
+    yield not proof.missing, _result(total, proof.missing, "Acknowledged batches found", "missing")
+    yield not proof.inexact, _result(total, proof.inexact, "Batches with exactly their rows", "not exact")
+    yield not proof.unexpected, _none_or_count(len(proof.unexpected), "unacknowledged batch", "unacknowledged batches")
+    yield not proof.stray_files, _none_or_count(len(proof.stray_files), "stray data file", "stray data files")
     if proof.pyiceberg_rows is None:
-        yield True, "PyIceberg's own reading was left out: it needs pip install 'pyiceberg[sql-sqlite]'"
+        yield True, "Not read by PyIceberg: it needs pip install 'pyiceberg[sql-sqlite]'"
     else:
-        yield proof.pyiceberg_rows == proof.rows, f"PyIceberg reads {proof.pyiceberg_rows} rows, Frazil {proof.rows}"
+        same = proof.pyiceberg_rows == proof.rows
+        yield same, f"PyIceberg reads {counted(proof.pyiceberg_rows, 'row')}, Frazil {proof.rows}"
 
 
-def _count(total: int, bad: tuple[tuple[int, int], ...], good_words: str, bad_words: str) -> str:
-    return f"{total} {good_words}" if not bad else f"{len(bad)} of {total} {bad_words}, the first is {bad[0]}"
+def _result(total: int, bad: tuple[tuple[int, int], ...], what: str, problem: str) -> str:
+    good = f"{what}: {total - len(bad)} of {total}"
+    return f"{good}; {len(bad)} {problem}, the first is {bad[0]}" if bad else good
+
+
+def _none_or_count(number: int, noun: str, plural: str) -> str:
+    return f"{counted(number, noun, plural)} found" if number else f"No {plural} found"

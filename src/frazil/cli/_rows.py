@@ -42,7 +42,7 @@ _SUFFIXES = {
 
 
 def format_of(path: Path, given: RowFormat | None) -> RowFormat:
-    """The format named, or the one the suffix says (a compression suffix is looked through)."""
+    """The given format, or the one of the file's suffix (before a compression suffix)."""
     if given is not None:
         return given
     suffixes = [suffix.lower() for suffix in path.suffixes]
@@ -51,7 +51,7 @@ def format_of(path: Path, given: RowFormat | None) -> RowFormat:
     found = _SUFFIXES.get(suffixes[-1]) if suffixes else None
     if found is None:
         raise InvalidInput(
-            f"The name {path.name!r} does not say what the file holds",
+            f"The format of {path.name!r} cannot be determined from its name",
             advice=f"Pass --format {'|'.join(RowFormat)}",
         )
     return found
@@ -59,7 +59,7 @@ def format_of(path: Path, given: RowFormat | None) -> RowFormat:
 
 @contextlib.contextmanager
 def open_rows(path: Path, given: RowFormat | None, schema: Schema) -> Iterator[Rows]:
-    """The file's rows. CSV and JSON have no types of their own, so columns of the table lend them theirs."""
+    """The file's rows. CSV and JSON have no types, so the table's columns determine them."""
     kind = format_of(path, given)
     if not path.is_file():
         raise InvalidInput(f"There is no file {path}" if not path.exists() else f"{path} is not a file")
@@ -76,7 +76,7 @@ def _open(path: Path, kind: RowFormat, schema: Schema, stack: contextlib.ExitSta
             file = stack.enter_context(pq.ParquetFile(path))
             return pa.RecordBatchReader.from_batches(file.schema_arrow, file.iter_batches())
         case RowFormat.CSV:
-            # An empty cell is a missing value in text columns too; the two cannot be told apart in CSV.
+            # An empty cell is null in string columns as well: CSV cannot distinguish it from an empty string.
             convert = pacsv.ConvertOptions(column_types=_lent(arrow_schema(schema)), strings_can_be_null=True)
             return stack.enter_context(pacsv.open_csv(path, convert_options=convert))
         case RowFormat.JSON:
@@ -86,7 +86,7 @@ def _open(path: Path, kind: RowFormat, schema: Schema, stack: contextlib.ExitSta
 
 
 def _lent(columns: pa.Schema) -> dict[str, pa.DataType]:
-    """Types for CSV, which has none. Nested ones have no place there; a uuid stays text until it meets the table."""
+    """Types for CSV, which has none. Nested types are not possible; a uuid is read as a string."""
     kinds = {each.name: each.type for each in columns}
     return {
         name: kind

@@ -11,7 +11,7 @@ from frazil.model import Ident
 
 
 def snippets(uri: str, catalog: str, warehouse: str | None, ident: Ident) -> dict[str, str]:
-    """By engine; empty for catalogs that nobody else can reach."""
+    """By engine; empty for catalogs that only this process can reach."""
     scheme, rest = _split(uri)
     match scheme:
         case "" | "file":
@@ -79,7 +79,7 @@ def _load_catalog(arguments: str, ident: Ident) -> str:
 
 
 def _jdbc(catalog: str, uri: str, warehouse: str | None, ident: Ident) -> str:
-    # V1 has the column that tells tables from views, which Frazil's tables have too.
+    # V1 has the column iceberg_type, which Frazil's tables have as well.
     options = [f'"uri", {_q(uri)}', f'"warehouse", {_q(warehouse or "")}', '"jdbc.schema-version", "V1"']
     return _java("JdbcCatalog", catalog, options, ident)
 

@@ -1,4 +1,4 @@
-"""Where answers go, and what happens when they cannot: a reader that left is fine, a full disk is an error."""
+"""Writing to stdout: a reader that closed the pipe is fine, a full disk is an error."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from frazil.errors import StorageError
 
 
 class _Guarded:
-    """A text stream whose reader may leave (``frazil show … | head -1``) without that being an error.
+    """A text stream whose reader may close the pipe (``frazil show … | head -1``) without an error.
 
-    Libraries on the way here end the process with 1 on a broken pipe, which would read as a conflict.
+    click ends the process with 1 on a broken pipe, which would read as a conflict.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -39,11 +39,11 @@ class _Guarded:
             self._silence()
             raise _cannot_write(
                 error.strerror or type(error).__name__,
-                'The work came first: look at "frazil history TABLE" before a write is sent again',
+                'The command itself is done: check "frazil history TABLE" before repeating a write',
             ) from error
 
     def _silence(self) -> None:
-        """Let what is still buffered go nowhere, or the interpreter would fail on it once more while it ends."""
+        """Discard what is still buffered, or the interpreter would fail on it again at exit."""
         with contextlib.suppress(OSError):
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self._stream.fileno())
@@ -55,9 +55,9 @@ class _Guarded:
 
 @contextlib.contextmanager
 def guarded_stdout() -> Iterator[None]:
-    """Raises StorageError when stdout is closed or cannot be written to; at the start, before anything is done."""
+    """Raises StorageError when stdout is closed (before anything is done) or cannot be written to."""
     if sys.stdout is None:
-        raise _cannot_write("It is closed, so nothing was done", "Send the answer somewhere, as in > /dev/null")
+        raise _cannot_write("It is closed; nothing was done", "Redirect the output, as in > /dev/null")
     guarded = _Guarded(sys.stdout)
     with contextlib.redirect_stdout(cast(TextIO, guarded)):
         try:
@@ -67,4 +67,4 @@ def guarded_stdout() -> Iterator[None]:
 
 
 def _cannot_write(why: str, advice: str) -> StorageError:
-    return StorageError("The answer cannot be written to stdout", evidence=why, advice=advice)
+    return StorageError("Cannot write to stdout", evidence=why, advice=advice)

@@ -1,4 +1,4 @@
-"""Which lake a command works on and how it answers: the options that every verb shares."""
+"""The options that every verb shares: which lake, and which output format."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Target:
         found = self.uri or os.environ.get("FRAZIL_URI")
         if not found:
             raise InvalidInput(
-                "No lake was named", advice="Pass --uri ./lake (or postgresql://…, http://…), or set FRAZIL_URI"
+                "No lake was given", advice="Pass --uri ./lake (or postgresql://…, http://…), or set FRAZIL_URI"
             )
         return found
 
@@ -59,7 +59,7 @@ class Target:
         )
 
     def over(self, outer: Target) -> Target:
-        """These options where given, the ones in front of the verb elsewhere."""
+        """These options where given, else those before the verb."""
         return replace(
             self,
             uri=self.uri or outer.uri,
@@ -70,7 +70,7 @@ class Target:
         )
 
 
-_PANEL = "The lake and the answer"
+_PANEL = "Lake and output"
 Uri = Annotated[
     str | None,
     typer.Option(
@@ -149,7 +149,7 @@ def pairs(texts: list[str], option: str) -> dict[str, str]:
     for text in texts:
         key, separator, value = text.partition("=")
         if not separator or not key:
-            # The text itself is not repeated: what was forgotten may be the key in front of a secret.
+            # The argument is not quoted: it may be a secret whose key was forgotten.
             raise InvalidInput(f"{option} takes KEY=VALUE", advice=f"As in {option} s3.region=eu-west-1")
         found[key] = value
     return found

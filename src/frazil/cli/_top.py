@@ -1,4 +1,4 @@
-"""``frazil top``: a live view of the commits of all writers, as far as the lake itself tells of them."""
+"""``frazil top``: a live view of the commits of all writers, from the lake's shared state."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from frazil.cli._errors import masked
 from frazil.cli._target import Target
 from frazil.errors import InvalidInput
 from frazil.runtime import SYSTEM, Runtime
-from frazil.watch import TableActivity, activity, look
+from frazil.watch import TableActivity, activity, sample
+from frazil.wording import counted
 
 _UNKNOWN = "?"
 
@@ -42,7 +43,7 @@ _TABLE: tuple[Column, ...] = (
     ("groups/s", lambda each: _rate(each.groups_per_s)),
     ("largest", lambda each: str(each.largest_group or "")),
 )
-# Neither conflicts nor retries: writers keep those to themselves (their metrics tell).
+# Conflicts and retries are not in shared state: the writers' own metrics have them.
 _QUEUE: tuple[Column, ...] = (
     ("waiting", _queue("waiting")),
     ("oldest wait", _queue("oldest_wait_ms", " ms")),
@@ -55,9 +56,9 @@ _QUEUE: tuple[Column, ...] = (
 def run(target: Target, place: str | None, interval: float, *, once: bool, json: bool) -> None:
     """Watch until Ctrl-C, or print one answer."""
     if json and not once:
-        raise InvalidInput("A view that goes on is no JSON document", advice="Pass --once, too")
+        raise InvalidInput("Live mode cannot print JSON", advice="Add --once")
     if not once and not sys.stdout.isatty():
-        raise InvalidInput("The live view needs a terminal, and stdout is none", advice="Pass --once")
+        raise InvalidInput("Live mode needs a terminal, and stdout is not one", advice="Add --once")
     named = replace(target, uri=place) if place else target
     with named.connect(read_only=True) as lake:
         answers = watched(lake.catalog, interval)
@@ -72,22 +73,22 @@ def run(target: Target, place: str | None, interval: float, *, once: bool, json:
 
 
 def watched(catalog: Catalog, interval: float, runtime: Runtime = SYSTEM) -> Iterator[tuple[TableActivity, ...]]:
-    """What happened in each interval, for ever."""
-    before = look(catalog, runtime=runtime)
+    """The activity of each interval, without end."""
+    before = sample(catalog, runtime=runtime)
     while True:
         runtime.sleep(interval)
-        after = look(catalog, before, runtime)
+        after = sample(catalog, before, runtime)
         yield activity(before, after)
         before = after
 
 
 def _live(answers: Iterator[tuple[TableActivity, ...]]) -> None:
-    with Live(Text("The first look …"), console=out.console(), auto_refresh=False) as live:
+    with Live(Text("Waiting for the first interval …"), console=out.console(), auto_refresh=False) as live:
         try:
             for found in answers:
                 live.update(picture(found), refresh=True)
         except KeyboardInterrupt:
-            # The way out of a view that has no end of its own; what was seen last stays on the screen.
+            # Ctrl-C ends the view; the last table stays on the screen.
             return
 
 
@@ -103,7 +104,7 @@ def facts(each: TableActivity) -> dict[str, Any]:
 
 
 def picture(found: Sequence[TableActivity]) -> RenderableType:
-    """For people: a line for each table, and what the columns do not say by themselves."""
+    """For people: a row per table, problems, totals and a legend."""
     if not found:
         return Text("The lake has no tables.")
     has_queue = any(each.queue is not None for each in found) or all(each.problem for each in found)
@@ -121,18 +122,18 @@ def picture(found: Sequence[TableActivity]) -> RenderableType:
 
 def _sum(found: Sequence[TableActivity]) -> str:
     rate = sum(each.commits_per_s or 0.0 for each in found)
-    text = f"{len(found)} {'table' if len(found) == 1 else 'tables'} · {rate:.1f} commits/s"
+    text = f"{counted(len(found), 'table')} · {rate:.1f} commits/s"
     grouped, groups = sum(each.grouped for each in found), sum(each.groups for each in found)
     if groups:
-        text += f" · {grouped / groups:.1f} commits in a group"
+        text += f" · {grouped / groups:.1f} commits per group"
     queues = [each.queue for each in found if each.queue is not None]
     return text + (f" · {sum(each.waiting for each in queues)} waiting" if queues else "")
 
 
 def _legend(has_queue: bool) -> str:
     if not has_queue:
-        return "Who waits is not known: this catalog has no queue that other processes can see."
+        return "Waiting commits are not shown: this catalog has no queue that other processes can see."
     return (
-        f"returned, withdrawn, late tries: tickets of the last {LATELY_MS // 1000} s. Returned ones went back to their "
-        "writers for another look, conflicts or not."
+        f"returned, withdrawn, late tries: queued commits of the last {LATELY_MS // 1000} s. Returned ones are "
+        "committed by their own writers, or conflict."
     )

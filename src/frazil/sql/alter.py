@@ -27,22 +27,24 @@ def alter(context: Context, cursor: Cursor) -> Commit | None:
         cursor.end()
         context.lake.rename_table(name, new)
         return None
-    work = _Work(context, context.table(name), cursor)
+    statement = _AlterStatement(context, context.table(name), cursor)
     for phrase, run in _FORMS:
         if cursor.accept(*phrase):
-            done = run(work)
+            change = run(statement)
             cursor.end()
-            return done()
+            return change()
     forms = ", ".join(" ".join(phrase) for phrase, _ in _FORMS)
-    raise InvalidInput(f"{cursor.wrong('a change of the table').problem}", advice=f"There are RENAME TO, {forms}")
+    raise InvalidInput(f"{cursor.wrong('a change of the table').problem}", advice=f"Supported are RENAME TO, {forms}")
 
 
 Change = Callable[[], Commit]
-"""Makes the change, once the whole statement is read."""
+"""Makes the change, after the whole statement was read."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
+class _AlterStatement:
+    """The rest of one ALTER TABLE, each clause as a method that reads it and returns the change."""
+
     context: Context
     table: Table
     cursor: Cursor
@@ -151,7 +153,7 @@ class _Work:
         return found
 
     def _without(self, tokens: tuple[Token, ...]) -> list[str | None]:
-        """The partitioning with None in the place of one field, which is named or written as a transform."""
+        """The partitioning with one field, given by name or as a transform, replaced by None."""
         text = self.cursor.statement.slice(tokens)
         schema = self.table.schema
         fields = [each for each in self.table.spec.fields if str(each.transform) != "void"]
@@ -216,7 +218,7 @@ class _Work:
         return name, not if_there or name in self.table.refs
 
     def _nothing(self, name: str) -> Commit:
-        """What IF [NOT] EXISTS leaves to do: nothing."""
+        """The result of a statement that IF [NOT] EXISTS made a no-op."""
         snapshot = self.table.snapshot(name) if name in self.table.refs else self.table.snapshot()
         number = 0 if snapshot is None else snapshot.sequence_number
         return Commit(None if snapshot is None else snapshot.snapshot_id, number, "", attempts=0, changed=False)
@@ -265,25 +267,25 @@ def _names(cursor: Cursor) -> list[Name]:
     return found
 
 
-_FORMS: tuple[tuple[tuple[str, ...], Callable[[_Work], Change]], ...] = (
-    (("ADD", "PARTITION", "FIELD"), _Work.add_partition_field),
-    (("DROP", "PARTITION", "FIELD"), _Work.drop_partition_field),
-    (("REPLACE", "PARTITION", "FIELD"), _Work.replace_partition_field),
-    (("ADD", "COLUMN"), _Work.add_column),
-    (("ADD", "COLUMNS"), _Work.add_column),
-    (("DROP", "COLUMN"), _Work.drop_column),
-    (("DROP", "COLUMNS"), _Work.drop_column),
-    (("RENAME", "COLUMN"), _Work.rename_column),
-    (("ALTER", "COLUMN"), _Work.alter_column),
-    (("SET", "TBLPROPERTIES"), _Work.set_properties),
-    (("UNSET", "TBLPROPERTIES"), _Work.unset_properties),
-    (("SET", "IDENTIFIER", "FIELDS"), _Work.set_keys),
-    (("DROP", "IDENTIFIER", "FIELDS"), _Work.drop_keys),
-    (("WRITE", "ORDERED", "BY"), _Work.write_ordered),
-    (("WRITE", "LOCALLY", "ORDERED", "BY"), _Work.write_ordered),
-    (("WRITE", "UNORDERED"), _Work.write_unordered),
-    (("CREATE", "BRANCH"), _Work.create_branch),
-    (("CREATE", "TAG"), _Work.create_tag),
-    (("DROP", "BRANCH"), _Work.drop_branch),
-    (("DROP", "TAG"), _Work.drop_tag),
+_FORMS: tuple[tuple[tuple[str, ...], Callable[[_AlterStatement], Change]], ...] = (
+    (("ADD", "PARTITION", "FIELD"), _AlterStatement.add_partition_field),
+    (("DROP", "PARTITION", "FIELD"), _AlterStatement.drop_partition_field),
+    (("REPLACE", "PARTITION", "FIELD"), _AlterStatement.replace_partition_field),
+    (("ADD", "COLUMN"), _AlterStatement.add_column),
+    (("ADD", "COLUMNS"), _AlterStatement.add_column),
+    (("DROP", "COLUMN"), _AlterStatement.drop_column),
+    (("DROP", "COLUMNS"), _AlterStatement.drop_column),
+    (("RENAME", "COLUMN"), _AlterStatement.rename_column),
+    (("ALTER", "COLUMN"), _AlterStatement.alter_column),
+    (("SET", "TBLPROPERTIES"), _AlterStatement.set_properties),
+    (("UNSET", "TBLPROPERTIES"), _AlterStatement.unset_properties),
+    (("SET", "IDENTIFIER", "FIELDS"), _AlterStatement.set_keys),
+    (("DROP", "IDENTIFIER", "FIELDS"), _AlterStatement.drop_keys),
+    (("WRITE", "ORDERED", "BY"), _AlterStatement.write_ordered),
+    (("WRITE", "LOCALLY", "ORDERED", "BY"), _AlterStatement.write_ordered),
+    (("WRITE", "UNORDERED"), _AlterStatement.write_unordered),
+    (("CREATE", "BRANCH"), _AlterStatement.create_branch),
+    (("CREATE", "TAG"), _AlterStatement.create_tag),
+    (("DROP", "BRANCH"), _AlterStatement.drop_branch),
+    (("DROP", "TAG"), _AlterStatement.drop_tag),
 )

@@ -1,4 +1,4 @@
-"""CALL with the names of Iceberg's procedures, for what there is."""
+"""CALL with the names of Iceberg's procedures, for those that Frazil implements."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from frazil.model import Commit
 from frazil.sql.session import Context
 from frazil.sql.tokens import Cursor, read_statement
 from frazil.table import Table
+from frazil.wording import counted
 
 Arguments = Mapping[str, Any]
 
@@ -26,9 +27,7 @@ def call(context: Context, cursor: Cursor) -> Commit:
         )
     procedure = _PROCEDURES.get(name[-1].lower())
     if procedure is None:
-        raise Unsupported(
-            f"There is no procedure {name[-1]} here", advice=f"There are {', '.join(sorted(_PROCEDURES))}"
-        )
+        raise Unsupported(f"There is no procedure {name[-1]}", advice=f"Supported are {', '.join(sorted(_PROCEDURES))}")
     inside = cursor.peek(1)
     empty = cursor.sees("(") and inside is not None and inside.says(")")
     given = [] if empty else cursor.listed(_argument, "arguments in parentheses")
@@ -42,7 +41,7 @@ def call(context: Context, cursor: Cursor) -> Commit:
 
 def _table_name(text: object) -> tuple[str, ...]:
     if not isinstance(text, str):
-        raise InvalidInput(f"table is the name of a table as text, not {text!r}")
+        raise InvalidInput(f"The argument table must be a table name in quotes, not {text!r}")
     return Cursor(read_statement(text)).name("a table")
 
 
@@ -64,7 +63,7 @@ def _value(cursor: Cursor) -> Any:
     if token.kind == "number" or token.says("-"):
         return cursor.number()
     if cursor.accept("TIMESTAMP"):
-        return cursor.text("a moment, such as '2026-11-01T00:00:00Z'")
+        return cursor.text("a timestamp, such as '2026-11-01T00:00:00Z'")
     if token.says("TRUE", "FALSE", "NULL"):
         return {"TRUE": True, "FALSE": False, "NULL": None}[cursor.take().value.upper()]
     if cursor.accept("MAP"):
@@ -90,15 +89,15 @@ class _Procedure:
             assert isinstance(each, tuple)
             name = each[0] if each[0] is not None else names[position] if position < len(names) else None
             if name is None:
-                raise InvalidInput(f"{procedure} takes {len(names)} arguments, not {len(given)}")
+                raise InvalidInput(f"{procedure} takes {counted(len(names), 'argument')}, not {len(given)}")
             if name not in names:
                 raise InvalidInput(f"{procedure} has no argument {name!r}", advice=suggestion(name, names))
             if name in found:
-                raise InvalidInput(f"{procedure} is given {name!r} twice")
+                raise InvalidInput(f"{procedure} was given the argument {name!r} twice")
             found[name] = each[1]
         lacking = [each for each in ("table", *self.required) if found.get(each) is None]
         if lacking:
-            raise InvalidInput(f"{procedure} lacks the argument {lacking[0]!r}")
+            raise InvalidInput(f"{procedure} requires the argument {lacking[0]!r}")
         return found
 
 

@@ -68,7 +68,7 @@ def _create_namespace(context: Context, cursor: Cursor) -> None:
 
 @dataclass(slots=True)
 class _NewTable:
-    """What a CREATE TABLE says behind its columns."""
+    """The clauses of a CREATE TABLE that follow its columns."""
 
     partition_by: list[str] = field(default_factory=list)
     properties: dict[str, str] = field(default_factory=dict)
@@ -84,7 +84,7 @@ def _create_table(context: Context, cursor: Cursor) -> None:
     wanted = _table_clauses(cursor)
     if columns is not None and wanted.query is not None:
         raise InvalidInput(
-            "The table gets its columns from the query and from a list",
+            "CREATE TABLE … AS SELECT cannot have a list of columns",
             advice="Leave the list out, and cast in the query",
         )
     if columns is None and wanted.query is None:
@@ -235,7 +235,7 @@ def _shown(context: Context, rows: list[Row], ddl: str) -> Any:
 
 
 def partition_texts(table: Table) -> list[str]:
-    """How the table is partitioned, in the words that it is created with."""
+    """How the table is partitioned, as create_table() takes it."""
     schema = table.schema
     return [
         transform_text(str(each.transform), schema, each.source_id)
@@ -262,7 +262,7 @@ _WORDS: dict[type[IcebergType], str] = {
 
 
 def type_text(kind: IcebergType) -> str:
-    """A type in the words of Spark's DDL."""
+    """A type in Spark's DDL."""
     match kind:
         case StructType():
             return f"struct<{','.join(f'{each.name}:{type_text(each.field_type)}' for each in kind.fields)}>"

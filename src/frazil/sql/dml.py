@@ -1,7 +1,7 @@
 """INSERT, UPDATE, DELETE and MERGE as the verbs of a table.
 
-Conditions and values are Frazil's expressions, so that they mean the same on every engine. Rows that come from a query
-come through a transaction: the scans of its tables are the read set of the write (rule P22).
+Conditions and values are Frazil's expressions, so that they mean the same on every engine. Rows of a query are written
+through a transaction: the scans of its tables are the read set of the write (rule P22).
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from frazil.sql.session import Context
 from frazil.sql.tokens import Cursor, Statement, Token, has_query, quoted, renamed, split
 from frazil.table import Table
 from frazil.transaction import Transaction, TransactionTable
+from frazil.wording import counted
 
 Tokens = Sequence[Token]
 Name = tuple[str, ...]
@@ -67,7 +68,7 @@ def _where(cursor: Cursor, name: Name, alias: str | None) -> str:
 
 
 def _own(name: Name, alias: str | None) -> dict[Name, str]:
-    """How a statement about one table may name the table of a column, which Frazil's expressions leave out."""
+    """The qualifiers a statement about one table may use; Frazil's expressions have none."""
     return {(alias,): ""} if alias is not None else {name: "", name[-1:]: ""}
 
 
@@ -80,7 +81,7 @@ def _expression(cursor: Cursor, what: str, names: dict[Name, str], *ends: str) -
 def _refuse_query(tokens: Tokens) -> None:
     if has_query(tokens):
         raise Unsupported(
-            f"A query inside a condition or a value, at position {tokens[0].start + 1}, is not supported here",
+            f"A query inside a condition or a value is not supported (position {tokens[0].start + 1})",
             advice="Use MERGE INTO … USING (SELECT …) …, whose source may be any query",
         )
 
@@ -119,7 +120,7 @@ def _alias(cursor: Cursor, *ends: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class _Insert:
-    """All that an INSERT says but for its rows."""
+    """An INSERT without its rows."""
 
     name: Name
     replaces: bool
@@ -138,7 +139,7 @@ def insert(context: Context, cursor: Cursor) -> Commit:
     if not cursor.sees_one(*QUERY_WORDS):
         raise cursor.wrong("a query")
     if before and cursor.sees("WITH"):
-        raise cursor.wrong("the query that belongs to the WITH in front of INSERT")
+        raise cursor.wrong("the query of the WITH in front of INSERT")
     text = cursor.statement.text[cursor.take().start : cursor.statement.tokens[-1].end]
     return _insert_query(context, f"{cursor.statement.slice(before)} {text}", wanted)
 
@@ -159,13 +160,13 @@ def _insert(cursor: Cursor) -> _Insert:
     where = None
     if cursor.accept("REPLACE", "WHERE"):
         if replaces:
-            raise InvalidInput("OVERWRITE and REPLACE WHERE both say what goes", advice="Write INSERT INTO … REPLACE")
+            raise InvalidInput("OVERWRITE and REPLACE WHERE exclude each other", advice="Write INSERT INTO … REPLACE")
         where = _expression(cursor, "a condition", _own(name, None), *QUERY_WORDS[:-1])
     return _Insert(name, replaces, where, constants, by_name, columns)
 
 
 def _constants(cursor: Cursor) -> dict[str, str]:
-    """``PARTITION (country = 'de', day)``: what is the same in every row; columns without a value are the rows'."""
+    """``PARTITION (country = 'de', day)``: the constant columns. Columns without a value are filled by the rows."""
     found: dict[str, str] = {}
     for tokens in split(cursor.statement, cursor.group("partition columns")):
         inner = Cursor(replace(cursor.statement, tokens=tokens))
@@ -184,7 +185,7 @@ def _named(names: Sequence[str], schema: Schema) -> list[str]:
     for name in names:
         match = match_name(name, known)
         if match is None:
-            raise InvalidInput(f"INSERT names the column {name!r}, and there is none", advice=suggestion(name, known))
+            raise InvalidInput(f"INSERT names the unknown column {name!r}", advice=suggestion(name, known))
         if match in found:
             raise InvalidInput(f"INSERT names the column {match!r} twice")
         found.append(match)
@@ -202,7 +203,7 @@ def _targets(wanted: _Insert, schema: Schema) -> list[str]:
 def _constant_value(text: str, field: NestedField) -> Any:
     """An expression without columns as one value of a column."""
     if text.upper() in ("NULL", "DEFAULT"):
-        # Of any type, also of those that no expression has. Tables of this format version have no other default.
+        # NULL and DEFAULT fit every type, also types without expressions. Format v2 has no other default.
         return arrow.nulls(1, arrow_schema(Schema(field)).field(0).type)
     try:
         expression = parse_expression(text, Schema())
@@ -210,7 +211,7 @@ def _constant_value(text: str, field: NestedField) -> Any:
         raise InvalidInput(
             error.problem,
             evidence=error.evidence,
-            advice="Values are Frazil's expressions; others go through a query: INSERT INTO t SELECT * FROM VALUES (…)",
+            advice="Use an expression that Frazil supports, or a query: INSERT INTO t SELECT * FROM VALUES (…)",
         ) from error
     return assigned(expression, field, field.name)(_ONE_ROW)
 
@@ -219,7 +220,7 @@ def _insert_values(context: Context, cursor: Cursor, wanted: _Insert) -> Commit:
     cursor.expect("VALUES")
     if wanted.by_name:
         raise InvalidInput(
-            "VALUES have no names, so that BY NAME cannot be", advice="Name the columns: INSERT INTO t (a)"
+            "BY NAME needs a query: VALUES have no column names", advice="Name the columns: INSERT INTO t (a)"
         )
     table = context.table(wanted.name)
     schema = table.schema
@@ -229,8 +230,8 @@ def _insert_values(context: Context, cursor: Cursor, wanted: _Insert) -> Commit:
     for number, each in enumerate(rows, start=1):
         if len(each) != len(names):
             raise InvalidInput(
-                f"Row {number} has {len(each)} values, and {len(names)} are wanted",
-                evidence=f"Wanted are {', '.join(names)}",
+                f"Row {number} has {counted(len(each), 'value')} for {counted(len(names), 'column')}",
+                evidence=f"The columns are {', '.join(names)}",
             )
     columns = [
         arrow.concat_arrays([_constant_value(row[position], schema.find_field(name)) for row in rows])
@@ -280,7 +281,7 @@ def _write(table: Table | TransactionTable, rows: object, wanted: _Insert) -> Co
         return table.overwrite(rows, wanted.where)
     if not wanted.replaces:
         return table.append(rows)
-    # Without partitions, all rows are the one that the new ones fall into.
+    # An unpartitioned table has one partition, which all rows are in.
     if table.spec.is_unpartitioned():
         return table.overwrite(rows, "true")
     return table.replace_partitions(rows)
@@ -299,8 +300,8 @@ def _through(transaction: Transaction, name: Name, run: Any) -> Commit:
 
 
 @dataclass(frozen=True, slots=True)
-class _Merge:
-    """The names of both sides."""
+class _MergeStatement:
+    """The names of the target and the source."""
 
     target: Name
     target_alias: str
@@ -308,7 +309,7 @@ class _Merge:
     """The source as a query."""
     source_alias: str
     names: dict[Name, str]
-    """How a full name of a table is said in the merge's expressions."""
+    """Full table name → alias in the merge's expressions."""
 
 
 def merge(context: Context, cursor: Cursor) -> Commit:
@@ -336,7 +337,7 @@ def merge(context: Context, cursor: Cursor) -> Commit:
     return _through(transaction, sides.target, run)
 
 
-def _sides(cursor: Cursor) -> _Merge:
+def _sides(cursor: Cursor) -> _MergeStatement:
     target = cursor.name("a table")
     target_alias = _alias(cursor, "USING")
     cursor.expect("USING")
@@ -344,7 +345,7 @@ def _sides(cursor: Cursor) -> _Merge:
     if cursor.sees("("):
         source = f"SELECT * FROM ({cursor.statement.slice(cursor.group('a query'))})"  # noqa: S608 - the user's own text
         source_alias = _alias(cursor, "ON") or "source"
-        return _Merge(target, target_alias or target[-1], source, source_alias, names)
+        return _MergeStatement(target, target_alias or target[-1], source, source_alias, names)
     start = cursor.at
     name = cursor.name("a table or a query in parentheses")
     _skip_version(cursor)
@@ -352,7 +353,7 @@ def _sides(cursor: Cursor) -> _Merge:
     alias = _alias(cursor, "ON")
     if alias is None and len(name) > 1:
         names[name] = quoted(name[-1:])
-    return _Merge(target, target_alias or target[-1], source, alias or name[-1], names)
+    return _MergeStatement(target, target_alias or target[-1], source, alias or name[-1], names)
 
 
 def _skip_version(cursor: Cursor) -> None:
@@ -364,7 +365,7 @@ def _skip_version(cursor: Cursor) -> None:
         cursor.take()
 
 
-def _clause(cursor: Cursor, builder: MergeBuilder, sides: _Merge, fields: Sequence[str]) -> MergeBuilder:
+def _clause(cursor: Cursor, builder: MergeBuilder, sides: _MergeStatement, fields: Sequence[str]) -> MergeBuilder:
     cursor.expect("WHEN")
     matched = not cursor.accept("NOT")
     cursor.expect("MATCHED")
@@ -383,7 +384,7 @@ def _clause(cursor: Cursor, builder: MergeBuilder, sides: _Merge, fields: Sequen
     cursor.expect("SET")
     if cursor.accept("*"):
         if not matched:
-            raise InvalidInput("UPDATE SET * needs a source row, and WHEN NOT MATCHED BY SOURCE has none")
+            raise InvalidInput("UPDATE SET * is not possible under WHEN NOT MATCHED BY SOURCE: there is no source row")
         _end_of_clause(cursor)
         return builder.when_matched_update_all(condition)
     own = {(sides.target_alias,): "", sides.target: ""}
@@ -410,7 +411,7 @@ def _merge_assignments(cursor: Cursor, own: dict[Name, str]) -> list[tuple[str, 
 
 
 def _insert_clause(
-    cursor: Cursor, builder: MergeBuilder, sides: _Merge, fields: Sequence[str], condition: str | None
+    cursor: Cursor, builder: MergeBuilder, sides: _MergeStatement, fields: Sequence[str], condition: str | None
 ) -> MergeBuilder:
     cursor.expect("INSERT")
     if cursor.accept("*"):
@@ -424,7 +425,7 @@ def _insert_clause(
     cursor.expect("VALUES")
     values = split(cursor.statement, cursor.group("values"))
     if len(values) != len(columns):
-        raise InvalidInput(f"The clause gives {len(values)} values to {len(columns)} columns")
+        raise InvalidInput(f"The clause has {counted(len(values), 'value')} for {counted(len(columns), 'column')}")
     for each in values:
         _refuse_query(each)
     _end_of_clause(cursor)

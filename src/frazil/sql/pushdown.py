@@ -1,9 +1,9 @@
-"""Which conditions of a query may also be given to a scan, so that files are pruned. The query keeps all of them.
+"""Which conditions of a query are also pushed into its scans, to prune files. The query keeps all of them.
 
-A condition goes to a table where rows that fail it cannot matter: from WHERE, and from ON of inner and semi joins, to
-tables that no outer join fills up with nulls. What is given to the scan may select more rows than the query's own
-condition does, never fewer: only forms about which Frazil and Spark agree under every setting go, and moments without
-a zone, which a session's time zone moves, are given a day's room.
+A condition is pushed to a table only where rows that fail it cannot affect the result: from WHERE, and from ON of
+inner and semi joins, to tables that no outer join pads with nulls. A pushed condition may select more rows than the
+query's own, never fewer: only expressions that Frazil and Spark evaluate alike under every setting are pushed, and
+timestamps without a zone, which depend on the session's time zone, are widened by a day.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from frazil.sql.tokens import quoted
 _COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "nseq", "in"})
 _LOGIC = frozenset({"and", "or", "not", "is"})
 _SHAPES = ("joins", "pivots", "sample", "laterals", "when", "changes")
-"""What makes a table in FROM more than a table."""
+"""Parts of a FROM item with which it is more than a plain table."""
 _DEEPEST = 4
-"""How many levels sqlglot's columns have."""
+"""The parts of a column's name in sqlglot."""
 _FLIPPED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq"}
 
 
 def conditions_by_table(tree: exp.Expr) -> dict[int, list[str]]:
-    """id of a table's node → conditions on that table's columns alone, as texts without qualifiers."""
+    """id of a table's node → conditions on that table's columns alone, as SQL without qualifiers."""
     found: dict[int, list[str]] = {}
     for select in tree.find_all(exp.Select):
         for table, alone in _receiving(select):
@@ -51,7 +51,7 @@ def conditions_by_table(tree: exp.Expr) -> dict[int, list[str]]:
 
 
 def _receiving(select: exp.Select) -> Iterator[tuple[exp.Table, bool]]:
-    """The tables of a SELECT that no outer join fills up, and whether the table is its only source."""
+    """The tables of a SELECT that no outer join pads with nulls, and whether the table is its only source."""
     start = select.args.get("from_")
     joins = select.args.get("joins") or []
     if start is None:
@@ -93,7 +93,7 @@ def _conjuncts(tree: exp.Expr) -> Iterator[exp.Expr]:
 
 
 def _on_table(condition: exp.Expr, table: exp.Table, alone: bool) -> str | None:
-    """The condition as one on the table's columns; None: it names others, or has a query in it."""
+    """The condition on the table's columns; None: it names other columns, or contains a query."""
     if condition.find(exp.Query, exp.Subquery, exp.Star) is not None:
         return None
     columns = list(condition.find_all(exp.Column))
@@ -118,11 +118,11 @@ def _unqualified(names: list[str], alias: list[str], alone: bool) -> list[str] |
     return names if alone else None
 
 
-# What a scan may be given
+# What may be pushed
 
 
 def pushed(conditions: list[str], schema: Schema, *, in_utc: bool) -> str | None:
-    """The conditions for a scan; None: there are none that may be given."""
+    """The conditions for a scan; None: nothing can be pushed."""
     texts = [each for condition in conditions for each in _agreed(condition, schema, in_utc)]
     return " and ".join(each if each.startswith("(") else f"({each})" for each in texts) or None
 
@@ -131,7 +131,7 @@ def _agreed(condition: str, schema: Schema, in_utc: bool) -> list[str]:
     try:
         node = parse_filter(condition, schema).condition
     except InvalidInput:
-        # Spark may know what Frazil does not: it stays a matter of the query alone.
+        # Spark may support what Frazil does not: the query alone evaluates it.
         return []
     if _is_agreed(node, in_utc):
         return [condition]
@@ -154,7 +154,7 @@ def _is_agreed(node: Node, in_utc: bool) -> bool:
 
 
 def _are_alike(nodes: tuple[Node, ...], in_utc: bool) -> bool:
-    """Values that nobody has to convert, but for numbers."""
+    """Values that compare without a conversion, apart from numbers."""
     kinds = [each.type for each in nodes if each.type != NULL]
     if all(is_numeric(each) for each in kinds):
         return True
@@ -164,7 +164,7 @@ def _are_alike(nodes: tuple[Node, ...], in_utc: bool) -> bool:
 
 
 def _roomy(node: Node, schema: Schema) -> Iterator[str]:
-    """Comparisons of a moment, with a day more on either side: no zone is further from UTC than that."""
+    """Comparisons with a timestamp, widened by a day on either side: no zone is further from UTC than that."""
     if not isinstance(node, Call):
         return
     if node.op == "and":

@@ -1,8 +1,8 @@
 """Queries over the tables of a lake, pinned at one instant and run by Spark.
 
-    text ─▶ where its tables are ─▶ a scan for each, with what prunes files ─▶ the same text over the scans' frames
+    text ─▶ positions of its tables ─▶ a scan of each, with pushed conditions ─▶ the same text over the scans' frames
 
-Only the names of tables are exchanged in the text; the rest is the user's own, read by Spark alone.
+Only table names are replaced in the text; Spark parses the rest as the user wrote it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ QUERY_WORDS = ("SELECT", "WITH", "FROM", "VALUES", "(")
 
 
 class Reader(Protocol):
-    """An instant or a transaction: what is read through it is pinned, and a transaction takes it down."""
+    """An instant or a transaction: reads through it are pinned, and a transaction records them as its read set."""
 
     def table(self, name: str | tuple[str, ...]) -> TransactionTable: ...
 
@@ -43,7 +43,7 @@ def query(context: Context, text: str, reader: Reader | None = None) -> Frame:
 
 @dataclass(frozen=True, slots=True)
 class _Travel:
-    """``VERSION AS OF 7``: which rows are meant of the table whose name ends at ``after``."""
+    """``VERSION AS OF 7``: the version of the table whose name ends at ``after``."""
 
     after: int
     start: int
@@ -62,7 +62,7 @@ class _Edit:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A query whose tables are scans by now."""
+    """A query whose tables are replaced by scans."""
 
     session: Session
     text: str
@@ -84,44 +84,41 @@ def prepared(context: Context, text: str, reader: Reader, session: Session) -> P
     statement = read_statement(text)
     travels = list(_travels(statement))
     tree = parse_query(_blanked(statement, travels))
-    # Where readers could disagree about what a text says, nothing is pruned by it.
+    # Where Spark and sqlglot may read a string differently, nothing is pushed.
     safe = statement.plain_texts and not any(each.says("|>") for each in statement.tokens)
     finder = _Finder(reader, travels, conditions_by_table(tree) if safe else {}, runs_in_utc(session))
     edits = [edit for table in tree.find_all(exp.Table) for edit in finder.edits(table)]
     unused = next((each for each in travels if each.after not in finder.travelled), None)
     if unused is not None:
-        raise InvalidInput(
-            f"The statement asks for an earlier version at position {unused.start + 1} of something that is no table "
-            "of the lake"
-        )
+        raise InvalidInput(f"The version at position {unused.start + 1} does not follow a table of the lake")
     edits += [_Edit(each.start, each.end, "") for each in travels]
     edits += _shortened(tree, finder.plain)
     return Prepared(session, _edited(text, edits), context.lake.tables, finder.scans)
 
 
 def parse_query(text: str) -> exp.Expr:
-    """Raises InvalidInput with the place where it breaks, or for what is no query."""
+    """Raises InvalidInput with the position of a syntax error, or for a statement that is not a query."""
     dialect = Spark()
     try:
         trees = dialect.parser().parse(dialect.tokenize(_with_escaped_quotes(text)), text)
     except SqlglotError as error:
         first = (getattr(error, "errors", None) or [{}])[0]
-        where = f"It breaks at line {first.get('line')}, column {first.get('col')}, near {first.get('highlight')!r}"
+        where = f"Syntax error at line {first.get('line')}, column {first.get('col')}, near {first.get('highlight')!r}"
         raise InvalidInput("The query is not valid SQL", evidence=where if first else None) from error
     except (IndexError, KeyError, AttributeError, TypeError) as error:
-        raise InvalidInput("A function in the query lacks an argument") from error
+        raise InvalidInput("A function in the query has too few arguments") from error
     except RecursionError as error:
         raise InvalidInput("The query is nested too deeply") from error
     tree = trees[0] if len(trees) == 1 else None
     if not isinstance(tree, exp.Query | exp.Values | exp.Subquery):
-        raise InvalidInput("The statement is no query", advice="A query is SELECT, WITH … SELECT, FROM … or VALUES")
+        raise InvalidInput("The statement is not a query", advice="Write SELECT, WITH … SELECT, FROM … or VALUES")
     return tree
 
 
 def _with_escaped_quotes(text: str) -> str:
-    """Doubled quotes inside a text as a backslash and a quote: sqlglot takes them for two texts side by side.
+    """Replaces doubled quotes inside a string by a backslash and a quote: sqlglot reads them as two strings.
 
-    Nothing moves. Texts that have backslashes already are left alone: no condition with one is looked at closely.
+    Positions do not change. Strings that contain backslashes are left alone: conditions with one are not pushed.
     """
     edits = []
     for token in read_statement(text).tokens:
@@ -135,7 +132,7 @@ def _with_escaped_quotes(text: str) -> str:
 
 
 def _travels(statement: Statement) -> Iterator[_Travel]:
-    """``[FOR] [SYSTEM_]VERSION AS OF 7``, ``[FOR] TIMESTAMP AS OF '…'``, behind a name."""
+    """``[FOR] [SYSTEM_]VERSION AS OF 7``, ``[FOR] TIMESTAMP AS OF '…'``, after a name."""
     tokens = statement.tokens
     for position, token in enumerate(tokens[:-2]):
         if not (tokens[position + 1].says("AS") and tokens[position + 2].says("OF")):
@@ -167,14 +164,14 @@ def _constant(value: Token, after: int, start: int, version: bool) -> _Travel:
     number = int(value.value) if value.kind == "number" and value.value.isdigit() else None
     if version:
         if value.kind == "number" and number is None:
-            raise InvalidInput(f"The version at position {start + 1} is no snapshot id")
+            raise InvalidInput(f"The version at position {start + 1} is not a snapshot id")
         return _Travel(after, start, value.end, snapshot=number, ref=value.value if number is None else None)
     # A bare number is in seconds, as everywhere in Spark's SQL.
     return _Travel(after, start, value.end, as_of=value.value if number is None else number * 1000)
 
 
 def _blanked(statement: Statement, travels: Sequence[_Travel]) -> str:
-    """The text without the clauses, every other character in its place."""
+    """The text with the clauses blanked out, so that positions stay the same."""
     return _spliced(statement.text, [_Edit(each.start, each.end, " " * (each.end - each.start)) for each in travels])
 
 
@@ -199,7 +196,7 @@ class _Finder:
 
     def edits(self, table: exp.Table) -> list[_Edit]:
         parts = table.parts
-        # A name of one part is a temporary view's or that of a common table expression: tables have a namespace.
+        # A name of one part is a temporary view or a common table expression: tables have a namespace.
         named = len(parts) > 1 and all(isinstance(each, exp.Identifier) for each in parts)
         if not named or table.find_ancestor(exp.Hint) is not None:
             return []
@@ -221,7 +218,7 @@ class _Finder:
         return [_Edit(start, end, new)]
 
     def _found(self, name: tuple[str, ...]) -> TransactionTable | None:
-        """None: not a table of the lake, so that it is Spark's business."""
+        """None: not a table of the lake; Spark resolves the name."""
         try:
             table = self._reader.table(name)
             _ = table.uuid
@@ -248,7 +245,7 @@ def _scan(table: TransactionTable, travel: _Travel | None, where: str | None) ->
     if ref is not None and ref not in table.refs and ref.isdigit():
         snapshot, ref = int(ref), None
     if where is not None:
-        # The version of then may lack the columns of now.
+        # The earlier version may lack columns of the current schema.
         with contextlib.suppress(InvalidInput):
             return table.scan(where=where, snapshot=snapshot, ref=ref, as_of=travel.as_of)
     return table.scan(snapshot=snapshot, ref=ref, as_of=travel.as_of)
@@ -279,5 +276,5 @@ def _spliced(text: str, edits: Sequence[_Edit], outside: Callable[[str], str] = 
 
 
 def _edited(text: str, edits: Sequence[_Edit]) -> str:
-    """A format text: braces of the user's own stay what they are."""
+    """A format string: the user's own braces are escaped."""
     return _spliced(text, edits, lambda piece: piece.replace("{", "{{").replace("}", "}}"))

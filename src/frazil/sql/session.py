@@ -1,4 +1,4 @@
-"""The lake as one statement sees it: with the session that was given for it."""
+"""The lake with the Spark session that was given for one statement."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class LakeLike(Protocol):
 
 
 class _WithSession:
-    """A lake whose session is another one, for the tables that are made of it."""
+    """A lake with another session, for the tables opened through it."""
 
     def __init__(self, lake: LakeLike, spark: Session) -> None:
         self._lake = lake
@@ -77,8 +77,8 @@ class Context:
         found = self.session_or_none()
         if found is None:
             raise Unsupported(
-                f"{what} runs on Spark, and there is no session",
-                advice="Give one: lake.sql(…, spark=frazil.spark()), or connect(…, spark=frazil.spark())",
+                f"{what} needs a Spark session",
+                advice="Pass one: lake.sql(…, spark=frazil.spark()), or connect(…, spark=frazil.spark())",
             )
         return found
 

@@ -1,4 +1,4 @@
-"""SQL over a lake: one statement in, what it says done. Statements are personal data: nothing here logs them."""
+"""Runs one SQL statement on a lake. Statements may contain personal data: nothing here logs them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def execute(lake: LakeLike, text: str, spark: object = None) -> Any:
         return query(context, text)
     run = _STATEMENTS.get(first)
     if run is None:
-        raise Unsupported(f"{first[:20]} is no statement that lake.sql() knows", advice=f"It knows {_KNOWN}")
+        raise Unsupported(f"lake.sql() does not support {first[:20]}", advice=f"Supported are {_KNOWN}")
     return run(context, cursor)
 
 
@@ -66,8 +66,8 @@ def _view_names(tables: list[str]) -> dict[str, str]:
         other = next((name for name, taken in found.items() if taken.lower() == view.lower()), None)
         if other is not None:
             raise InvalidInput(
-                f"The tables {other} and {table} would both be the view {view}",
-                advice="Rename one of them, or name both in lake.sql(), which needs no views",
+                f"The tables {other} and {table} would both become the view {view}",
+                advice="Rename one of them, or query both through lake.sql(), which needs no views",
             )
         found[table] = view
     return found

@@ -1,7 +1,7 @@
-"""A statement as tokens with their places, and a cursor over them.
+"""A statement as tokens with their positions, and a cursor over them.
 
-The outline of a statement is read here and conditions, values and queries are cut out of the user's own text, so that
-whoever runs them (Frazil's filters, Spark) reads what the user wrote and not what a generator made of it.
+Only the outline of a statement is parsed here. Conditions, values and queries are cut out of the user's own text, so
+that Frazil's filters and Spark parse what the user wrote and not what a generator made of it.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _SHOWN = 20
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One word, name, text, number or sign. ``end`` is exclusive."""
+    """One word, name, string, number or sign. ``end`` is exclusive."""
 
     kind: Kind
     start: int
     end: int
     value: str
-    """A text without its quotes, a name without its back-ticks, otherwise as it is written."""
+    """A string without its quotes, a name without its back-ticks, otherwise as it is written."""
 
     def says(self, *words: str) -> bool:
         return self.kind in ("word", "sign") and self.value.upper() in words
@@ -49,45 +49,45 @@ class Statement:
     text: str
     tokens: tuple[Token, ...]
     plain_texts: bool
-    """No text has an escape, a raw form or double quotes, about which readers could disagree."""
+    """No string has an escape, a raw form or double quotes, which Spark and sqlglot may read differently."""
 
     def slice(self, tokens: Sequence[Token]) -> str:
         return self.text[tokens[0].start : tokens[-1].end] if tokens else ""
 
 
 def read_statement(text: str) -> Statement:
-    """Raises InvalidInput for what is no text, for no statement, and for more than one."""
+    """Raises InvalidInput unless the text is exactly one statement."""
     if not isinstance(text, str):
         raise InvalidInput(f"A statement is SQL text, not {type(text).__name__}")
     tokens = _tokens(text)
     while tokens and tokens[-1].says(";"):
         tokens.pop()
     if not tokens:
-        raise InvalidInput("The statement is empty", advice="For instance SELECT * FROM shop.events")
+        raise InvalidInput("The statement is empty", advice="Write, for example, SELECT * FROM shop.events")
     second = next((each for each in tokens if each.says(";")), None)
     if second is not None:
         raise InvalidInput(
-            f"There is a second statement after position {second.start + 1}", advice="Write one statement for each call"
+            f"There is a second statement after position {second.start + 1}", advice="Pass one statement per call"
         )
     texts = [text[each.start : each.end] for each in tokens if each.kind == "text"]
-    # What a doubled quote stands for is another thing in Spark 4.0 than later.
+    # Spark 4.0 reads a doubled quote differently from later versions.
     plain = all(each[0] == "'" and not {"\\", "'"} & set(each[1:-1]) for each in texts)
     return Statement(text, tuple(tokens), plain)
 
 
 def _tokens(text: str) -> list[Token]:
     try:
-        # Behind a parenthesis no word makes the tokenizer take the rest of the statement for one text.
+        # After a parenthesis, no word makes the tokenizer read the rest of the statement as one string.
         raw = Spark().tokenize("(" + text)[1:]
     except SqlglotError as error:
         raise InvalidInput(
-            "The statement cannot be split into words", advice="Look for a quote that is opened and not closed"
+            "The statement cannot be split into tokens", advice="Check for a quote that is not closed"
         ) from error
     found: list[Token] = []
     for each in raw:
         start, end = each.start - 1, each.end
         if found and start < found[-1].end:
-            # A number with a suffix, as in 1L, comes as a number, a cast and a type.
+            # sqlglot splits a number with a suffix, as in 1L, into a number, a cast and a type.
             continue
         if each.token_type in _TEXTS:
             touches = found and found[-1].kind == "text" and found[-1].end == start and text[start] == "'"
@@ -107,19 +107,19 @@ def _tokens(text: str) -> list[Token]:
 
 
 def _words(text: str, start: int, end: int) -> list[Token]:
-    """A keyword of several words, such as ORDER BY, is several tokens here."""
+    """Splits a keyword of several words, such as ORDER BY, into several tokens."""
     places = [(start + each.start(), start + each.end()) for each in re.finditer(r"\S+", text[start:end])]
     return [Token("word" if _WORD.fullmatch(text[a:b]) else "sign", a, b, text[a:b]) for a, b in places]
 
 
 class Cursor:
-    """Reads a statement from left to right. Everything it refuses is InvalidInput with the position."""
+    """Reads a statement from left to right. Raises InvalidInput with the position of what does not fit."""
 
     def __init__(self, statement: Statement) -> None:
         self.statement = statement
         self.at = 0
 
-    # Looking
+    # Peeking
 
     @property
     def next(self) -> Token | None:
@@ -183,7 +183,7 @@ class Cursor:
             raise self.wrong(what)
         return self.take().value
 
-    def text(self, what: str = "a text in single quotes") -> str:
+    def text(self, what: str = "a string in single quotes") -> str:
         if self.next is None or self.next.kind != "text":
             raise self.wrong(what)
         return self.take().value
@@ -196,7 +196,7 @@ class Cursor:
         return -found if negative else found
 
     def until(self, *words: str) -> tuple[Token, ...]:
-        """The tokens up to one of these words or signs, or to the end. Brackets and CASE … END are passed whole."""
+        """The tokens up to one of these words or signs, or to the end. Brackets and CASE … END are skipped as one."""
         start, depth, cases = self.at, 0, 0
         while self.next is not None:
             token = self.next
@@ -210,7 +210,7 @@ class Cursor:
         return self.statement.tokens[start : self.at]
 
     def expression(self, what: str, *words: str) -> tuple[Token, ...]:
-        """As until(), for something that must be there."""
+        """Like until(), but at least one token is required."""
         found = self.until(*words)
         if not found:
             raise self.wrong(what)
@@ -243,14 +243,14 @@ class Cursor:
         text, found = self.statement.text, self.next
         if found is None:
             last = self.statement.tokens[-1].end if self.statement.tokens else len(text)
-            return InvalidInput(f"The statement ends at position {last}, where {wanted} is wanted")
+            return InvalidInput(f"Expected {wanted}, but the statement ends at position {last}")
         shown = text[found.start : found.end]
         shown = shown if len(shown) <= _SHOWN else shown[:_SHOWN] + "…"
-        return InvalidInput(f"The statement has {shown!r} at position {found.start + 1}, where {wanted} is wanted")
+        return InvalidInput(f"Expected {wanted} at position {found.start + 1}, found {shown!r}")
 
 
 def split(statement: Statement, tokens: Sequence[Token], *, types: bool = False) -> list[tuple[Token, ...]]:
-    """What stands between the commas that are inside no bracket. ``types``: angle brackets are such."""
+    """The parts between top-level commas. ``types``: angle brackets count as brackets."""
     opening, closing = ("([<", ")]>") if types else ("([", ")]")
     found: list[list[Token]] = [[]]
     depth = 0
@@ -270,14 +270,14 @@ def split(statement: Statement, tokens: Sequence[Token], *, types: bool = False)
 
 
 def quoted(parts: Sequence[str]) -> str:
-    """A name for Frazil's own parsers, every part in back-ticks."""
+    """A name for Frazil's own parsers, with every part in back-ticks."""
     return ".".join(f"`{part}`" for part in parts)
 
 
 def renamed(statement: Statement, tokens: Sequence[Token], names: Mapping[tuple[str, ...], str]) -> str:
     """The text of an expression with qualifiers replaced: ``{("shop", "events"): "`e`"}`` makes shop.events.id `e`.id.
 
-    An empty replacement takes the qualifier away, with its dot.
+    An empty replacement removes the qualifier and its dot.
     """
     pieces: list[str] = []
     place = tokens[0].start

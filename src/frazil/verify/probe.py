@@ -1,4 +1,4 @@
-"""A scratch table, and the smallest commit that every catalog must guard: an empty snapshot on ``main``."""
+"""A scratch table, and a minimal commit: an empty snapshot on ``main``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from frazil.runtime import Runtime
 
 @dataclass(frozen=True, slots=True)
 class Scratch:
-    """A table made to be raced, and the one empty manifest list that all its snapshots share."""
+    """A table to race on, and the empty manifest list that all its snapshots share."""
 
     ident: Ident
     location: str
@@ -30,7 +30,7 @@ class Scratch:
 
 @contextlib.contextmanager
 def scratch_table(opened: OpenedCatalog, purpose: str, runtime: Runtime, leftovers: list[str]) -> Iterator[Scratch]:
-    """Make the table, and take away everything again. What could not be removed is added to ``leftovers``."""
+    """Create the table, and remove it again. What could not be removed is added to ``leftovers``."""
     token = runtime.new_hex()
     namespace = (f"frazil_{purpose}_{token[:16]}",)
     ident = Ident(namespace, f"scratch_{token[16:]}")
@@ -75,10 +75,10 @@ def empty_snapshot(head: Head, scratch: Scratch, snapshot_id: int, marker: str) 
 
 
 def _location(opened: OpenedCatalog, ident: Ident) -> str:
-    """Where to put the table; empty: the catalog's server chooses."""
+    """The table's location; empty: the catalog's server chooses."""
     warehouse = opened.warehouse
     if warehouse is None and opened.kind == "postgres":
-        # Only processes of this host read the scratch table, so its few files need no shared place.
+        # Only processes of this host read the scratch table, so its few files need no shared storage.
         warehouse = f"file://{tempfile.gettempdir()}"
     return f"{warehouse.rstrip('/')}/{ident.namespace[0]}/{ident.name}" if warehouse else ""
 
@@ -132,7 +132,7 @@ def _remove(opened: OpenedCatalog, ident: Ident, location: str, leftovers: list[
 
 def _remove_files(opened: OpenedCatalog, ident: Ident, location: str) -> list[str]:
     if ident.name not in location:
-        # A server chose a location that does not carry our random name: nothing proves that all in it is ours.
+        # A server chose the location without the random name: it may hold files of other tables.
         return [f"files under {location}"]
     try:
         kept = opened.storage.delete([info.path for info in opened.storage.list(location)])

@@ -1,4 +1,4 @@
-"""How the verifiers start processes: clean ones that share no connection, lock or thread with their parent."""
+"""Starts processes that share no connection, lock or thread with their parent."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def clean_context(preload: str) -> BaseContext:
 def adopt_environment(environment: Mapping[str, str]) -> None:
     """In a new process: take the parent's variables (credentials, configuration) as they are now.
 
-    A fork server's children would otherwise have those of the moment when the server was started.
+    Children of a fork server would otherwise have the variables of the moment when the server started.
     """
     for name in os.environ.keys() - environment.keys():
         del os.environ[name]

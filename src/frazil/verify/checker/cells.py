@@ -15,12 +15,12 @@ class Entry(NamedTuple):
 
     writer: int
     start: int
-    """Where the values that were there after it begin: the last entry before it, or itself, that replaced all."""
+    """The newest entry, up to this one, that replaced all values: the first whose values may still exist."""
     live: int
-    """How many values were there after it."""
+    """The number of values after this change."""
     values: tuple[Value, ...]
     takes: tuple[Value, ...] = ()
-    """Single values that it took out."""
+    """Single values that the change deleted."""
 
 
 @dataclass(slots=True)
@@ -32,13 +32,13 @@ class Cell:
     values: list[Value] = field(default_factory=list)
     log: list[Entry] = field(default_factory=list)
     readers: list[int] = field(default_factory=list)
-    """Who has read it since the last entry."""
+    """The transactions that read the key since the last entry."""
     fixed_at: int = -1
     """The index of the last version after which all its values were known."""
-    is_strange: bool = False
-    """Somebody who was not recorded changed it after the last entry."""
+    is_changed_unrecorded: bool = False
+    """An unrecorded writer changed the key after the last entry."""
     entry_of: dict[Value, int] = field(default_factory=dict)
-    """Value → its entry; filled when somebody asks."""
+    """Value → its entry; filled on demand."""
     indexed: int = 0
 
     def entry(self, value: Value) -> int | None:
@@ -50,19 +50,19 @@ class Cell:
 
 
 class Cells:
-    """All keys of a table that anybody wrote or asked for."""
+    """All keys of a table that were written or read by name."""
 
     def __init__(self, graph: Graph, table: int, names: list[tuple[int, Key]], is_truncated: bool) -> None:
         self._graph = graph
         self._table = table
         self._names = names
         self.by_key: dict[Key, Cell] = {}
-        self.fog_at = -1 if is_truncated else -2
-        """The index of the last version of which nobody knows what it changed."""
+        self.unknown_at = -1 if is_truncated else -2
+        """The index of the last version whose changes are unknown."""
         self.filled = 0
-        """How many keys hold values."""
-        self.print = 0
-        """A number that is the same whenever the table holds the same."""
+        """The number of keys with values."""
+        self.fingerprint = 0
+        """A hash of the table's content."""
 
     def __getitem__(self, key: Key) -> Cell:
         cell = self.by_key.get(key)
@@ -72,12 +72,12 @@ class Cells:
         return cell
 
     def is_known(self, cell: Cell) -> bool:
-        return cell.fixed_at > self.fog_at
+        return cell.fixed_at > self.unknown_at
 
     def write(self, cell: Cell, writer: int, effect: Effect, index: int) -> None:
-        """Apply a transaction's change, with the edges from those who wrote and read the key before."""
+        """Apply a transaction's change, with the edges from earlier writers and readers of the key."""
         if not effect.values and self.is_known(cell) and len(effect.after(cell.values)) == len(cell.values):
-            # It took out nothing.
+            # It deleted nothing.
             return
         graph, table = self._graph, self._table
         if cell.log:
@@ -85,7 +85,7 @@ class Cells:
         for reader in cell.readers:
             graph.add(reader, writer, RW, table, cell.id)
         cell.readers = []
-        cell.is_strange = False
+        cell.is_changed_unrecorded = False
         number = len(cell.log)
         start = number if effect.replaces or not number else cell.log[-1].start
         if effect.replaces:
@@ -95,14 +95,14 @@ class Cells:
         else:
             self._filled(cell, bool(cell.values) or bool(effect.values))
             cell.values.extend(effect.values)
-            self.print += sum(hash((cell.key, each)) for each in effect.values)
+            self.fingerprint += sum(hash((cell.key, each)) for each in effect.values)
         cell.log.append(Entry(writer, start, len(cell.values), tuple(effect.values), tuple(effect.takes)))
 
     def set(self, cell: Cell, values: list[Value]) -> None:
-        """Let a key hold these values and nothing else."""
+        """Set a key's values."""
         self._filled(cell, bool(values))
-        self.print += sum(hash((cell.key, each)) for each in values)
-        self.print -= sum(hash((cell.key, each)) for each in cell.values)
+        self.fingerprint += sum(hash((cell.key, each)) for each in values)
+        self.fingerprint -= sum(hash((cell.key, each)) for each in cell.values)
         cell.values = values
 
     def _filled(self, cell: Cell, is_filled: bool) -> None:

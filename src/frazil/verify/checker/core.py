@@ -24,10 +24,10 @@ def check(
     slack: float = 0.0,
     witnesses: int = WITNESSES,
 ) -> Report:
-    """Judge a history.
+    """Check a history.
 
     ``slack``: by how many seconds the clocks of two clients may differ; 0 where all run on one machine.
-    ``witnesses``: how many anomalies of each kind are told in full.
+    ``witnesses``: how many anomalies of each kind are reported in full.
     """
     landing = land(transactions, versions)
     findings = Findings(landing, witnesses)
@@ -36,14 +36,14 @@ def check(
     _judge_landing(landing, findings)
     pinned, unpinned = by_version(landing), unpinned_reads(landing, findings)
     explainer = Explainer(landing, graph, keys)
-    for line in landing.lines.values():
-        guessed, loose = unpinned.get(line.table, ({}, []))
-        done = Replay(landing, line, graph, findings, keys).run(pinned.get(line.table, {}), guessed)
-        tracer = Tracer(landing, line, graph, findings, done.cells)
+    for history in landing.histories.values():
+        guessed, loose = unpinned.get(history.table, ({}, []))
+        done = Replay(landing, history, graph, findings, keys).run(pinned.get(history.table, {}), guessed)
+        tracer = Tracer(landing, history, graph, findings, done.cells)
         for read in (*done.loose, *loose):
             tracer.place(read)
-        chain_whole_reads(graph, landing, line, done.whole)
-        judge_pins(landing, line, findings, slack, done.pinned)
+        chain_whole_reads(graph, landing, history, done.whole)
+        judge_pins(landing, history, findings, slack, done.pinned)
     judge_edges(graph, landing, findings, slack, explainer.edge)
     edges = len(graph)
     add_order(graph, landing, slack)
@@ -51,7 +51,7 @@ def check(
     return Report(
         anomalies=tuple(findings.anomalies()),
         counts=dict(findings.counts),
-        tables=tuple(sorted(landing.lines)),
+        tables=tuple(sorted(landing.histories)),
         figures=_figures(landing, edges),
         notes=tuple(_notes(landing, cut_short)),
     )
@@ -60,33 +60,33 @@ def check(
 def _judge_landing(landing: Landing, findings: Findings) -> None:
     names = Names(landing)
     for number, table in landing.missing:
-        told = landing.transactions[number]
-        if told.outcome is Outcome.OK:
-            words = f"{told.id} was told that it committed ({told.commit_id}), and no version of {table} has it"
+        lost = landing.transactions[number]
+        if lost.outcome is Outcome.OK:
+            words = f"{lost.id} was acknowledged ({lost.commit_id}), and no version of {table} has it"
         else:
-            words = f"{told.id} ({told.commit_id}) landed in another table, and no version of {table} has it"
+            words = f"{lost.id} ({lost.commit_id}) landed in another table, and no version of {table} has it"
         findings.add(Kind.LOST_WRITE, table, [number], lambda w=words: w)  # type: ignore[misc]
-    for line in landing.lines.values():
-        for number, index in line.repeated:
-            who, at = names.who(number), names.version(number, line.table)
-            words = f"{who} is in {at} of {line.table} and again in version {line.versions[index].id}"
-            findings.add(Kind.DUPLICATE, line.table, [number], lambda w=words: w)  # type: ignore[misc]
-        for number in line.place:
+    for history in landing.histories.values():
+        for number, index in history.repeated:
+            who, at = names.tx(number), names.version(number, history.table)
+            words = f"{who} is in {at} of {history.table} and again in version {history.versions[index].id}"
+            findings.add(Kind.DUPLICATE, history.table, [number], lambda w=words: w)  # type: ignore[misc]
+        for number in history.place:
             if landing.transactions[number].outcome is Outcome.FAILED:
-                who, at = names.who(number), names.version(number, line.table)
-                words = f"{who} was told that it failed, and {at} of {line.table} has it"
-                findings.add(Kind.FALSE_FAILURE, line.table, [number], lambda w=words: w)  # type: ignore[misc]
+                who, at = names.tx(number), names.version(number, history.table)
+                words = f"{who} was reported as failed, and {at} of {history.table} has it"
+                findings.add(Kind.FALSE_FAILURE, history.table, [number], lambda w=words: w)  # type: ignore[misc]
 
 
 def _judge_cycles(landing: Landing, graph: Graph, findings: Findings, explainer: Explainer, witnesses: int) -> int:
-    """Add the cycles; the number of searches that were cut short."""
+    """Add the cycles; returns the number of searches that were cut short."""
     if not graph.components():
         return 0
-    # Edges that go against the clock are known one by one; without any, the clock may still close a longer cycle.
+    # Edges against real time were found one by one; without any, real time may still close a longer cycle.
     in_time = not (findings.counts[Kind.STALE_READ] or findings.counts[Kind.REAL_TIME])
     if not in_time and not graph.components(DATA):
         return 0
-    numbers = [line.number for line in landing.lines.values()]
+    numbers = [history.number for history in landing.histories.values()]
     places: list[int | None] = [*numbers, None] if len(numbers) > 1 else [None]
     seen: set[frozenset[int]] = set()
     cut_short = 0
@@ -122,26 +122,26 @@ def _figures(landing: Landing, edges: int) -> Figures:
         unknown_absent=tally["absent"],
         reads=reads,
         writes=writes,
-        versions=sum(len(line.versions) for line in landing.lines.values()),
+        versions=sum(len(history.versions) for history in landing.histories.values()),
         edges=edges,
     )
 
 
 def _notes(landing: Landing, cut_short: int) -> Iterable[str]:
-    for line in landing.lines.values():
-        if not line.is_given:
-            yield f"Nobody said which versions {line.table} had, so that the order of its writes is not known."
-        elif line.is_truncated:
-            yield f"The first versions of {line.table} have expired; what they held is not judged."
-        elif not line.is_closed:
-            yield f"{line.table} has changes that nobody recorded; rows that they may have touched are not judged."
-        if any(writer is None for writer in line.writer_of.values()):
-            yield f"Some values of {line.table} were written more than once; reads of them cannot be traced."
+    for history in landing.histories.values():
+        if not history.is_given:
+            yield f"The versions of {history.table} were not given, so the order of its writes is not known."
+        elif history.is_truncated:
+            yield f"The first versions of {history.table} have expired; their rows are not checked."
+        elif not history.is_closed:
+            yield f"{history.table} has unrecorded changes; rows that they may have touched are not checked."
+        if any(writer is None for writer in history.writer_of.values()):
+            yield f"Some values of {history.table} were written more than once; reads of them cannot be traced."
     if landing.withdrawn:
-        yield f"{landing.withdrawn} acknowledged transactions are in versions that a rollback took out."
+        yield f"Acknowledged transactions in rolled back versions: {landing.withdrawn}."
     if landing.beyond:
-        yield f"{landing.beyond} acknowledged transactions are older than the versions that are kept."
+        yield f"Acknowledged transactions older than the oldest kept version: {landing.beyond}."
     if landing.unnamed:
-        yield f"{landing.unnamed} acknowledged transactions have no commit id and cannot be looked for."
+        yield f"Acknowledged transactions without a commit id, which cannot be searched for: {landing.unnamed}."
     if cut_short:
-        yield f"In {cut_short} tangles of transactions the search for the shortest cycle was cut short."
+        yield f"Components in which the search for the shortest cycle was cut short: {cut_short}."

@@ -10,7 +10,7 @@ from frazil.verify.checker.edges import DATA, EVERYTHING, PROCESS, REAL_TIME, RW
 STEPS = 3_000_000
 """How many edges are followed in one component before the search is cut short."""
 STARTS = 2_000
-"""How many edges of one component a cycle is tried to be closed from."""
+"""From how many edges of one component a cycle is searched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ Cycle = tuple[Link, ...]
 
 @dataclass(slots=True)
 class Budget:
-    """What is left of the work that may be spent on a component."""
+    """The remaining work that may be spent on a component."""
 
     steps: int = STEPS
 
@@ -48,7 +48,7 @@ class Found:
 
 
 def search(graph: Graph, table: int | None, witnesses: int, *, in_time: bool) -> Found:
-    """Cycles of every class. ``in_time``: look for those that need process order or real time, too."""
+    """Cycles of every class. ``in_time``: also search for those that need process order or real time."""
     found = Found([])
     for component in graph.components(WW, table):
         _close(component, WW, WW, False, witnesses, found)
@@ -63,7 +63,7 @@ def search(graph: Graph, table: int | None, witnesses: int, *, in_time: bool) ->
         _close(component, RW, DATA, False, witnesses, found)
     if in_time:
         for component in graph.components(EVERYTHING, table):
-            # Where there is a cycle without the clock, those with it say nothing new.
+            # Next to a cycle without real time, cycles with it add nothing.
             if tangled.isdisjoint(component.edges):
                 _close(component, DATA, WW | WR | PROCESS | REAL_TIME, False, 1, found)
                 _close(component, PROCESS | REAL_TIME, EVERYTHING, False, 1, found)
@@ -71,7 +71,7 @@ def search(graph: Graph, table: int | None, witnesses: int, *, in_time: bool) ->
 
 
 def _close(component: Component, start: int, kinds: int, apart: bool, witnesses: int, found: Found) -> None:
-    """Cycles that begin with an edge of the kinds ``start`` and go on with ``kinds`` only."""
+    """Cycles that begin with an edge of the kinds ``start`` and continue with ``kinds`` only."""
     graph = component.graph
     budget = Budget()
     starts = component.starting(start)
@@ -109,20 +109,20 @@ def _shortest(component: Component, first: int, kinds: int, apart: bool, budget:
         for edge in component.edges.get(node, ()):
             budget.steps -= 1
             kind = kind_of[edge]
-            # A helper is entered by an edge of its own kind only, so that it need not be asked.
+            # A helper node is entered only by edges of its own kind, which needs no check.
             if node < size and (not kind & kinds or (after_rw and kind == RW)):
                 continue
             following = (target_of[edge], apart and kind == RW)
             if following not in came or cost < came[following][0]:
                 came[following] = (cost, state, edge)
-                # What costs nothing is looked at first, so that the first way to the goal is a shortest one.
+                # Free edges are followed first, so that the first path to the goal is a shortest one.
                 (queue.append if node < size else queue.appendleft)(following)
     return None
 
 
 _State = tuple[int, bool]
 _Came = dict[_State, tuple[int, _State | None, int]]
-"""Where the search has been: the cost, the state before it, and the edge between the two."""
+"""State → its cost, the state before it, and the edge between the two."""
 
 
 def _cycle(graph: Graph, came: _Came, state: _State) -> Cycle:

@@ -1,7 +1,7 @@
 """The dependency graph: transactions as numbers, edges in flat arrays, and its strongly connected components.
 
-Nodes from ``size`` on stand for no transaction. They carry relations of many with many along a chain (all that ended
-before, all that was in a version), so that the graph grows with the history and not with its square.
+Nodes from ``size`` on are helpers and not transactions. Chains of them represent relations of many transactions with
+many (all that ended before, all in a version), so that the graph grows with the history and not with its square.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Graph:
         self.keys.append(key)
 
     def node(self) -> int:
-        """A new node that is no transaction."""
+        """A new helper node."""
         self.nodes += 1
         return self.nodes - 1
 
@@ -79,12 +79,12 @@ def _library() -> Any:
     try:
         import rustworkx
     except ImportError as error:
-        raise Unsupported("To check a history takes rustworkx", advice="Install frazil[check]") from error
+        raise Unsupported("The checker needs rustworkx", advice="Install frazil[check]") from error
     return rustworkx
 
 
 class Component:
-    """One strongly connected part, with the edges inside it by their source."""
+    """One strongly connected component, with its inner edges by their source."""
 
     def __init__(self, graph: Graph, nodes: list[int], edges: dict[int, list[int]]) -> None:
         self.graph = graph

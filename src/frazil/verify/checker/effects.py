@@ -1,4 +1,4 @@
-"""What the writes of one transaction do to the keys of one table, all together."""
+"""The combined effect of a transaction's writes on the keys of one table."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from frazil.verify.checker.model import Key, Read, Value, Write
 
 @dataclass(slots=True)
 class Effect:
-    """What becomes of one key."""
+    """The effect on one key."""
 
     replaces: bool = False
-    """What was there before goes."""
+    """The earlier values are replaced."""
     values: list[Value] = field(default_factory=list)
-    """What it brings and leaves there."""
+    """The values it adds and keeps."""
     passing: list[Value] = field(default_factory=list)
-    """What it brought and replaced itself."""
+    """The values it added and then replaced itself."""
     takes: list[Value] = field(default_factory=list)
-    """Single values of others that it takes out, if they are there; what else is there stays."""
+    """Single values of other transactions that it deletes if they exist; other values stay."""
 
     def after(self, values: Sequence[Value]) -> list[Value]:
-        """What the key holds after it."""
+        """The key's values after it."""
         if self.replaces:
             return list(self.values)
         return [*(without(values, self.takes) if self.takes else values), *self.values]
@@ -31,11 +31,11 @@ class Effect:
 
 @dataclass(slots=True)
 class Effects:
-    """What becomes of a table's keys."""
+    """The effects on a table's keys."""
 
     keys: dict[Key, Effect] = field(default_factory=dict)
     clears: bool = False
-    """Every key that is not in ``keys`` goes."""
+    """Every key that is not in ``keys`` is deleted."""
 
     def of(self, key: Key) -> Effect | None:
         found = self.keys.get(key)
@@ -47,7 +47,7 @@ class Effects:
 
 
 def effects_of(ops: Iterable[Read | Write], table: str) -> Effects:
-    """The writes of ``ops`` to one table, one after the other."""
+    """The effects of the writes of ``ops`` to one table, in their order."""
     found = Effects()
     for op in ops:
         if not isinstance(op, Write) or op.table != table or op.kind == "other":
@@ -92,7 +92,7 @@ def same(one: Sequence[Value], other: Sequence[Value]) -> bool:
 
 
 def without(values: Sequence[Value], taken: Sequence[Value]) -> tuple[Value, ...]:
-    """What is left of the values when each of ``taken`` is taken out once."""
+    """The values without one occurrence of each of ``taken``."""
     left = Counter(values)
     left.subtract(taken)
     return tuple((+left).elements())

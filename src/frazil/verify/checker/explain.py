@@ -1,4 +1,4 @@
-"""Says in words why an edge is there, and what a cycle is called."""
+"""Explains edges in words, and classifies cycles."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from frazil.verify.checker.model import Edge, Key, Kind, Level, Read, Step
 _EDGES = {WW: Edge.WW, WR: Edge.WR, RW: Edge.RW, PROCESS: Edge.PROCESS, REAL_TIME: Edge.REAL_TIME}
 
 _WORDS = {
-    Kind.G0: "Writes of these transactions are woven into each other",
-    Kind.G1C: "Each of these transactions saw or overwrote what the one before it wrote, all the way round",
-    Kind.LOST_UPDATE: "A value was read and then replaced, over a write that came in between and was never seen",
+    Kind.G0: "The writes of these transactions interleave",
+    Kind.G1C: "Each of these transactions read or overwrote what the one before it wrote, in a circle",
+    Kind.LOST_UPDATE: "A value was read and then replaced, over a concurrent write that was not read",
     Kind.G_SINGLE: "A transaction saw one part of another one's effects and missed an earlier part",
     Kind.LONG_FORK: "Writes were seen in opposite orders",
-    Kind.WRITE_SKEW: "Two transactions each wrote over what the other one had read",
-    Kind.G2: "Each of these transactions missed a write of the next one or depends on it, all the way round",
-    Kind.PHANTOM: "A read of many keys missed a key that was put in, and the two cannot be put in an order",
-    Kind.STALE_READ: "A read did not see what was acknowledged before it began",
+    Kind.WRITE_SKEW: "Two transactions each overwrote what the other one had read",
+    Kind.G2: "Each of these transactions missed a write of the next one or depends on it, in a circle",
+    Kind.PHANTOM: "A read of many keys missed an inserted key, and no order of the two explains it",
+    Kind.STALE_READ: "A read missed a write that was acknowledged before the read began",
     Kind.REAL_TIME: "The order in the table contradicts the order of calls and answers",
 }
 
 
 class Explainer:
-    """Words for the edges of one graph."""
+    """Explains the edges of one graph."""
 
     def __init__(self, landing: Landing, graph: Graph, keys: list[tuple[int, Key]]) -> None:
         self._landing = landing
         self._graph = graph
         self._keys = keys
-        self._tables = [line.table for line in landing.lines.values()]
+        self._tables = [history.table for history in landing.histories.values()]
         self._names = Names(landing)
 
     def edge(self, edge: int) -> str:
@@ -41,7 +41,7 @@ class Explainer:
         return self.link(Link(graph.sources[edge], graph.targets[edge], graph.kinds[edge], edge))
 
     def link(self, link: Link) -> str:
-        before, after = self._names.who(link.before), self._names.who(link.after)
+        before, after = self._names.tx(link.before), self._names.tx(link.after)
         if link.kind == PROCESS:
             return f"{before} ended before {after} began, in the same process"
         if link.kind == REAL_TIME:
@@ -62,7 +62,7 @@ class Explainer:
         return f"{before} read {seen} in {where} and did not see that {after} wrote {wrote} there"
 
     def _whole(self, link: Link, table: str) -> str:
-        before, after = self._names.who(link.before), self._names.who(link.after)
+        before, after = self._names.tx(link.before), self._names.tx(link.after)
         writer = link.before if link.kind == WR else link.after
         key = self._example(link, table)
         wrote = self._wrote(writer, table, key)
@@ -87,7 +87,7 @@ class Explainer:
             return "something"
         if effect.values:
             return self._names.values(effect.values)
-        return f"nothing (it took {self._names.values(effect.takes) if effect.takes else 'the row'} out)"
+        return f"nothing (it deleted {self._names.values(effect.takes) if effect.takes else 'the row'})"
 
     def _seen(self, reader: int, table: str, key: Key) -> str:
         for op in self._landing.transactions[reader].ops:
@@ -107,8 +107,8 @@ class Explainer:
     def steps(self, cycle: Cycle) -> tuple[Step, ...]:
         return tuple(
             Step(
-                self._names.who(link.before),
-                self._names.who(link.after),
+                self._names.tx(link.before),
+                self._names.tx(link.after),
                 _EDGES[link.kind],
                 self.link(link),
                 None if link.kind & (PROCESS | REAL_TIME) else self._tables[self._graph.tables[link.edge]],
@@ -117,7 +117,7 @@ class Explainer:
         )
 
     def classify(self, cycle: Cycle) -> tuple[Kind, Level]:
-        """What a cycle is called, and the weakest level that forbids it."""
+        """The kind of a cycle, and the weakest level that forbids it."""
         kinds = [link.kind for link in cycle]
         misses = kinds.count(RW)
         if any(kind & (PROCESS | REAL_TIME) for kind in kinds):
@@ -136,7 +136,7 @@ class Explainer:
         return (Kind.WRITE_SKEW if len(cycle) == 2 else Kind.G2), Level.SERIALIZABLE
 
     def _is_lost_update(self, cycle: Cycle) -> bool:
-        """All about one key: read, overwritten by others, and overwritten by the reader."""
+        """All edges are of one key: read, overwritten by other transactions, and overwritten by the reader."""
         if any(link.kind == WR for link in cycle):
             return False
         edges = [link.edge for link in cycle]

@@ -1,4 +1,4 @@
-"""What was found so far: a few witnesses of each kind and table, and how many there are."""
+"""The anomalies found so far: a few witnesses of each kind and table, and their number."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from frazil.verify.checker.landing import Landing
 from frazil.verify.checker.model import Anomaly, Key, Kind, Level, Step, Value
 
 _DIRECT: dict[Kind, Level] = {
-    # No level lets a table hold what its transactions do not add up to.
+    # Every level requires that a table holds exactly the effects of its transactions.
     Kind.DUPLICATE: Level.READ_UNCOMMITTED,
     Kind.LOST_WRITE: Level.READ_UNCOMMITTED,
     Kind.RESURRECTED: Level.READ_UNCOMMITTED,
@@ -25,7 +25,7 @@ _DIRECT: dict[Kind, Level] = {
 
 
 class Findings:
-    """Collects anomalies. Words are made only for those that are kept."""
+    """Collects anomalies. Only those that are kept are put into words."""
 
     def __init__(self, landing: Landing, witnesses: int) -> None:
         self._landing = landing
@@ -37,7 +37,7 @@ class Findings:
     def add(
         self, kind: Kind, table: str, numbers: Sequence[int], words: Callable[[], str], about: Sequence[object] = ()
     ) -> None:
-        """An anomaly that needs no cycle. One that is ``about`` the same things counts once."""
+        """Add an anomaly without a cycle. Anomalies ``about`` the same things count once."""
         name = (kind, table, *(about or numbers))
         if name in self._seen:
             return
@@ -63,19 +63,19 @@ class Findings:
 
 
 class Names:
-    """How things are called in sentences."""
+    """Names of transactions, versions, keys and values for sentences."""
 
     def __init__(self, landing: Landing) -> None:
         self._landing = landing
 
-    def who(self, number: int) -> str:
+    def tx(self, number: int) -> str:
         return self._landing.transactions[number].id
 
     def version(self, number: int, table: str) -> str:
         """The version in which a transaction landed."""
-        line = self._landing.lines[table]
-        place = line.place.get(number)
-        return "no version" if place is None else f"version {line.versions[place[0]].id}"
+        history = self._landing.histories[table]
+        place = history.place.get(number)
+        return "no version" if place is None else f"version {history.versions[place[0]].id}"
 
     @staticmethod
     def key(key: Key) -> str:

@@ -1,4 +1,4 @@
-"""The versions of a table as its own history has them, with the rows that each changed where columns are named."""
+"""The versions of a table from its own history, with the rows that each changed where columns are named."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def versions_of(lake: Lake, name: str, named: Named | None = None) -> list[Versi
     for entry in table.history():
         number = entry.snapshot_id
         if number not in current and number in others:
-            # Of another branch.
+            # A version of another branch.
             continue
-        # Files were put together: the rows are the same, whoever did it.
+        # Compaction does not change rows.
         is_same = entry.operation == "replace"
         known = {} if is_same else None if rows is None or number not in current else rows.get(number, {})
         commits = tuple(each.commit_id for each in entry.commits)

@@ -1,8 +1,8 @@
 """Histories as JSON lines: a file, or a folder of files of many processes.
 
-A transaction is told by events (``begin``, ``read``, ``write``, ``commit``, then ``ok``, ``failed`` or ``unknown``)
-with one ``tx``, as the recorder writes them, or by one line ``transaction``. Lines ``version`` say what the tables'
-own histories say. Other lines are passed over. The last line of a file may be cut: its process was killed.
+A transaction is a sequence of events (``begin``, ``read``, ``write``, ``commit``, then ``ok``, ``failed`` or
+``unknown``) with one ``tx``, as the recorder writes them, or one event ``transaction``. An event ``version`` is a
+version of a table's own history. Other events are skipped. The last line of a file may be cut: its process was killed.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _KINDS: dict[str, WriteKind] = {"put": "put", "add": "add", "remove": "remove", 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What a recording says."""
+    """The content of a recording."""
 
     transactions: tuple[Transaction, ...]
     versions: tuple[Version, ...]
     hosts: tuple[str, ...] = ()
-    """The machines it was recorded on. With several, times are their wall clocks'."""
+    """The machines it was recorded on. With several of them, times are wall-clock times."""
     columns: Mapping[str, tuple[tuple[str, ...], str]] = field(default_factory=dict)
     """Table → the key columns and the value column whose values were recorded."""
 
@@ -47,9 +47,9 @@ def read_history(path: str | Path) -> History:
     elif place.is_file():
         files = [place]
     else:
-        raise InvalidInput(f"There is no file or folder {place}")
+        raise InvalidInput(f"The file or folder {place} does not exist")
     if not files:
-        raise InvalidInput(f"The folder {place} holds no file that ends in {SUFFIX}")
+        raise InvalidInput(f"The folder {place} has no {SUFFIX} files")
     return parse_history(event for file in files for event in _events(file))
 
 
@@ -62,17 +62,17 @@ def _events(file: Path) -> Iterator[dict[str, Any]]:
                 event = orjson.loads(line)
             except orjson.JSONDecodeError as error:
                 if not line.endswith(b"\n"):
-                    # A killed process: what it was about to say is not known.
+                    # The process was killed while it wrote the line.
                     return
                 raise InvalidInput(f"Line {number} of {file} is not JSON: {error}") from error
             if not isinstance(event, dict) or not isinstance(event.get("event"), str):
-                raise InvalidInput(f"Line {number} of {file} is not an event", advice='Each has a field "event"')
+                raise InvalidInput(f"Line {number} of {file} is not an event", advice='An event has a field "event"')
             yield event
 
 
 @dataclass(slots=True)
 class _Open:
-    """A transaction as far as its events were read."""
+    """A transaction whose events are being read."""
 
     id: str
     process: str = ""
@@ -86,7 +86,7 @@ class _Open:
 
 
 def parse_history(events: Iterable[dict[str, Any]]) -> History:
-    """Put events together. Raises InvalidInput for an event that lacks what it must have."""
+    """Assemble events into a history. Raises InvalidInput for an incomplete event."""
     found: dict[str, _Open] = {}
     whole: list[Transaction] = []
     versions: list[Version] = []
@@ -106,7 +106,7 @@ def parse_history(events: Iterable[dict[str, Any]]) -> History:
                 case _ if "tx" in event:
                     _take(found.setdefault(event["tx"], _Open(event["tx"])), event)
         except (KeyError, TypeError, ValueError) as error:
-            raise InvalidInput(f"The event {_shown(event)} lacks something or is no event: {error!r}") from error
+            raise InvalidInput(f"The event {_shown(event)} is incomplete or malformed: {error!r}") from error
     clock = "mono" if len(hosts) <= 1 else "wall"
     whole.extend(_closed(each, clock) for each in found.values())
     return History(tuple(whole), tuple(versions), tuple(hosts), columns)
@@ -203,7 +203,7 @@ def _transaction(event: dict[str, Any]) -> Transaction:
 
 
 def write_history(path: str | Path, transactions: Iterable[Transaction], versions: Iterable[Version]) -> None:
-    """A history in one file, for tools that make histories by other means."""
+    """Write a history into one file, for tools that make histories by other means."""
     with Path(path).open("wb") as file:
         for transaction in transactions:
             file.write(_line(transaction_event(transaction)))
@@ -266,7 +266,7 @@ def version_event(version: Version) -> dict[str, Any]:
 
 
 def with_versions(history: History, versions: Iterable[Version]) -> History:
-    """The history with these versions in place of those that it has of the same tables."""
+    """The history with these versions in place of its own versions of the same tables."""
     new = tuple(versions)
     tables = {each.table for each in new}
     return replace(history, versions=(*(each for each in history.versions if each.table not in tables), *new))

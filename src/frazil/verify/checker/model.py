@@ -1,8 +1,8 @@
-"""The values of the checker: what clients did and were told, what the table's own history says, and the verdict.
+"""The values of the checker: clients' calls and answers, the versions of tables, and the report.
 
 A table is a map of keys. A key holds one value that writes replace (``put``), or a set of values that writes add to
-(``add``); ``remove`` empties it. No two writes of one table write the same value to the same key: that is how a value
-that was read is traced to its writer. The order of writes is not guessed: the table's versions say it.
+(``add``); ``remove`` empties it. No two writes of one table write the same value to the same key, so that a value that
+was read can be traced to its writer. The order of writes is not guessed: the table's versions give it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ VersionId = int | str
 
 
 class Outcome(enum.StrEnum):
-    """What a client was told."""
+    """The answer to a client."""
 
     OK = "ok"
     FAILED = "failed"
-    """It did not happen, as far as the client was told."""
+    """The client got an error that says that nothing was committed."""
     UNKNOWN = "unknown"
-    """No answer, or an answer that says neither: the client was killed, or got CommitUnknown."""
+    """The client got no answer because it was killed, or it got CommitUnknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Read:
 
     table: str
     seen: Mapping[Key, tuple[Value, ...]] | None = None
-    """Key → its values, a value as often as it was found. None: the values were not recorded."""
+    """Key → its values, with repetitions. None: the values were not recorded."""
     keys: tuple[Key, ...] = ()
     """The keys it asked for by name: one that is not in ``seen`` was not there."""
     whole: bool = False
@@ -45,9 +45,9 @@ class Read:
     empty: bool = False
     """With ``version=None``: it was pinned to the table before its first version."""
     historic: bool = False
-    """The caller asked for an old version, so that old rows are no fault."""
+    """The caller asked for an old version, so that old rows are not an anomaly."""
     filter: str | None = None
-    """The condition in words, for people."""
+    """The condition, for people."""
 
 
 WriteKind = Literal["put", "add", "remove", "other"]
@@ -63,9 +63,9 @@ class Write:
     key: Key = None
     value: Value = None
     every_key: bool = False
-    """A ``remove`` of all keys that there are."""
+    """A ``remove`` of all keys."""
     one_value: bool = False
-    """A ``remove`` of this value alone; whatever else the key holds stays. No fault if it is gone already."""
+    """A ``remove`` of this value alone; the key's other values stay. The value may be absent already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,20 +74,20 @@ class Transaction:
 
     id: str
     process: str
-    """Who ran it, one transaction after the other; two transactions of one process never overlap."""
+    """The process that ran it; transactions of one process do not overlap."""
     ops: tuple[Read | Write, ...] = ()
-    """In the order they were done."""
+    """In the order of execution."""
     outcome: Outcome = Outcome.OK
     commit_id: str | None = None
-    """As the versions name it; the same on every table. None: it wrote nothing, or nobody knows."""
+    """As the versions name it; the same on every table. None: it wrote nothing, or its id is not known."""
     began: float = 0.0
     """Seconds on one clock for all transactions: when it was called."""
     ended: float | None = None
-    """When the client was told the outcome. None: never."""
+    """When the client got the answer. None: never."""
     changed: bool = True
-    """False: it was told that nothing matched, so that no version names it."""
+    """False: the answer was that nothing matched, so that no version names it."""
     isolation: str | None = None
-    """What the client asked for, in words."""
+    """The isolation level that the client asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,17 +97,17 @@ class Version:
     table: str
     id: VersionId
     commits: tuple[str, ...] = ()
-    """The commit ids it brought, in their order. Empty: of somebody who records none."""
+    """The ids of its commits, in their order. Empty: its writer records none."""
     parent: VersionId | None = None
     """With a parent that is not among the versions, older versions are taken to be expired."""
     rows: Mapping[Key, tuple[Value, ...]] | None = None
-    """The keys that it changed, with their values after it; no values: gone. None: nobody looked."""
+    """The keys that it changed, with their values after it; no values: deleted. None: not read."""
     live: bool = True
-    """False: a rollback took it out of the branch's history."""
+    """False: the version was rolled back."""
 
 
 class Level(enum.IntEnum):
-    """Isolation levels; each one promises all that those below it promise."""
+    """Isolation levels; each one includes the guarantees of those before it."""
 
     READ_UNCOMMITTED = 1
     READ_COMMITTED = 2
@@ -124,7 +124,7 @@ class Kind(enum.StrEnum):
     """The anomalies, by their usual names."""
 
     G0 = "G0"
-    """Writes of transactions are woven into each other: a cycle of write-write edges."""
+    """The writes of transactions interleave: a cycle of write-write edges."""
     G1A = "G1a"
     """A read of a write that failed."""
     G1B = "G1b"
@@ -134,7 +134,7 @@ class Kind(enum.StrEnum):
     LOST_UPDATE = "lost update"
     """Two transactions read a key's value and both replaced it."""
     G_SINGLE = "G-single"
-    """A cycle with exactly one anti-dependency: some effects of a transaction were seen and others were not."""
+    """A cycle with exactly one anti-dependency: a transaction's effects were seen in part."""
     LONG_FORK = "long fork"
     """A cycle whose anti-dependencies never follow each other: two readers saw two writes in opposite orders."""
     WRITE_SKEW = "write skew"
@@ -142,7 +142,7 @@ class Kind(enum.StrEnum):
     G2 = "G2"
     """Any other cycle with anti-dependencies."""
     PHANTOM = "phantom"
-    """A cycle through a read of many keys that missed a key which somebody else put in."""
+    """A cycle through a read of many keys that missed a key which another transaction inserted."""
     STALE_READ = "stale read"
     """A read that did not see what was acknowledged before it began."""
     REAL_TIME = "order against real time"
@@ -152,15 +152,15 @@ class Kind(enum.StrEnum):
     DUPLICATE = "duplicate"
     """One write was applied twice."""
     LOST_WRITE = "lost write"
-    """A write was acknowledged and is not there."""
+    """An acknowledged write is missing."""
     RESURRECTED = "resurrected row"
     """A row that was deleted or replaced came back."""
     UNWRITTEN = "unwritten row"
-    """A value that no recorded transaction wrote, in a table that nobody else wrote to."""
+    """A value that no recorded transaction wrote, in a table without unrecorded changes."""
     FALSE_FAILURE = "false failure"
-    """A transaction was told that it failed, and it landed."""
+    """A transaction was reported as failed, and it landed."""
     MOVED_SNAPSHOT = "moved snapshot"
-    """Reads of one version differ from what the history says it holds, and nothing above explains it."""
+    """Reads of one version differ from its content by the history, and no other kind explains it."""
 
 
 class Edge(enum.StrEnum):
@@ -186,7 +186,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Anomaly:
-    """One thing that should not have happened, with the smallest evidence that was found for it."""
+    """One anomaly, with the smallest evidence that was found for it."""
 
     kind: Kind
     rules_out: Level
@@ -194,14 +194,14 @@ class Anomaly:
     tables: tuple[str, ...]
     transactions: tuple[str, ...]
     words: str
-    """What happened, in a sentence."""
+    """A sentence that describes it."""
     cycle: tuple[Step, ...] = ()
     """Empty: the anomaly needs no cycle."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """How much was looked at."""
+    """The size of the history."""
 
     transactions: int = 0
     committed: int = 0
@@ -216,16 +216,16 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The verdict on a history."""
+    """The result of a check."""
 
     anomalies: tuple[Anomaly, ...] = ()
     """A few witnesses of each kind, the worst first."""
     counts: Mapping[Kind, int] = field(default_factory=dict)
-    """How many of each kind were found, those without a witness here included; of cycles, at least so many."""
+    """How many of each kind were found, also without a witness here; for cycles, a lower bound."""
     tables: tuple[str, ...] = ()
     figures: Figures = Figures()
     notes: tuple[str, ...] = ()
-    """What could not be judged, and why."""
+    """What could not be checked, and why."""
 
     @property
     def is_clean(self) -> bool:

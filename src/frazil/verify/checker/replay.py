@@ -1,6 +1,6 @@
-"""Replays the history of one table: who wrote what over what, who saw what, and what does not add up.
+"""Replays the history of one table: adds the edges between its writes and reads, and reports contradictions.
 
-Reads that show what their version holds are placed by their version. All others are kept for ``tracing``, which places
+Reads that show what their version holds are ordered by their version. All others are left to ``tracing``, which orders
 them by the values they saw.
 """
 
@@ -13,13 +13,13 @@ from frazil.verify.checker.edges import RW, WR, Graph
 from frazil.verify.checker.effects import Effect, Effects, effects_of, same, without
 from frazil.verify.checker.findings import Findings, Names
 from frazil.verify.checker.judging import Judge
-from frazil.verify.checker.landing import Landing, Line, is_opaque
+from frazil.verify.checker.landing import Landing, TableHistory, is_opaque
 from frazil.verify.checker.model import Key, Kind, Read, Value, Version
 
 
 @dataclass(frozen=True, slots=True)
 class Loose:
-    """A read of one key that is to be placed by the values it saw."""
+    """A read of one key that is ordered by the values it saw."""
 
     reader: int
     key: Key
@@ -28,53 +28,53 @@ class Loose:
 
 @dataclass(slots=True)
 class WholeRead:
-    """A read of all keys that showed exactly what a version holds."""
+    """A read of all keys that showed exactly the content of a version."""
 
     reader: int
     index: int
     last: int
-    """The last version that holds the same; the same as ``index`` where the read said which one it saw."""
+    """The last version with the same content; equal to ``index`` where the read names its version."""
 
 
 @dataclass(slots=True)
 class Replayed:
-    """What is left to do when a table's history was replayed."""
+    """The work left after the replay of a table's history."""
 
     cells: Cells
     loose: list[Loose] = field(default_factory=list)
     whole: list[WholeRead] = field(default_factory=list)
     pinned: list[tuple[int, int]] = field(default_factory=list)
-    """(reader, version's index) of reads that are about no key by name: of all rows, or of rows not recorded."""
+    """(reader, version's index) of reads without named keys: of all rows, or of unrecorded rows."""
 
 
 class Replay:
     """One table's replay."""
 
     def __init__(
-        self, landing: Landing, line: Line, graph: Graph, findings: Findings, names: list[tuple[int, Key]]
+        self, landing: Landing, history: TableHistory, graph: Graph, findings: Findings, names: list[tuple[int, Key]]
     ) -> None:
         self._landing = landing
-        self._line = line
+        self._history = history
         self._graph = graph
         self._findings = findings
-        self._judge = Judge(landing, line, findings)
+        self._judge = Judge(landing, history, findings)
         self._names = Names(landing)
-        self._cells = Cells(graph, line.number, names, line.is_truncated)
+        self._cells = Cells(graph, history.number, names, history.is_truncated)
         self._done = Replayed(self._cells)
-        self._prints: dict[int, int] = {}
-        """What the table holds → the last version that holds it."""
+        self._fingerprints: dict[int, int] = {}
+        """Fingerprint of the content → the last version with it."""
         self._guessed: list[tuple[WholeRead, int]] = []
 
     def run(self, pinned: dict[int, list[tuple[int, int]]], guessed: dict[int, list[tuple[int, int]]]) -> Replayed:
-        """Replay with the reads that are pinned to each version, and reads of all keys that are guessed to be there."""
+        """Replay with the reads pinned to each version, and the reads of all keys that are attributed to it."""
         self._reads(-1, pinned, guessed)
-        self._prints[self._cells.print] = -1
-        for index, version in enumerate(self._line.versions):
+        self._fingerprints[self._cells.fingerprint] = -1
+        for index, version in enumerate(self._history.versions):
             self._apply(index, version)
-            self._prints[self._cells.print] = index
+            self._fingerprints[self._cells.fingerprint] = index
             self._reads(index, pinned, guessed)
         for read, found in self._guessed:
-            read.last = self._prints.get(found, read.index)
+            read.last = self._fingerprints.get(found, read.index)
         return self._done
 
     # Writes
@@ -82,17 +82,19 @@ class Replay:
     def _apply(self, index: int, version: Version) -> None:
         before: dict[Key, list[Value]] = {}
         is_ours = True
-        for writer in self._line.slots[index]:
+        for writer in self._history.slots[index]:
             if writer is None:
                 is_ours = False
                 continue
             transaction, rows = self._landing.transactions[writer], version.rows
-            is_ours = is_ours and not is_opaque(transaction, self._line.table)
-            self._write(writer, effects_of(transaction.ops, self._line.table), index, None if rows is None else before)
+            is_ours = is_ours and not is_opaque(transaction, self._history.table)
+            self._write(
+                writer, effects_of(transaction.ops, self._history.table), index, None if rows is None else before
+            )
         if version.rows is not None:
             self._compare(index, version, before, is_ours)
         elif not is_ours:
-            self._cells.fog_at = index
+            self._cells.unknown_at = index
 
     def _write(self, writer: int, effects: Effects, index: int, before: dict[Key, list[Value]] | None) -> None:
         cells = self._cells
@@ -106,7 +108,7 @@ class Replay:
             cells.write(cell, writer, effect, index)
 
     def _compare(self, index: int, version: Version, before: dict[Key, list[Value]], is_ours: bool) -> None:
-        """What the table really holds against what its transactions add up to; the table is then believed."""
+        """Compare the table's content with its transactions' effects; then continue with the table's content."""
         rows = version.rows or {}
         for key in {**before, **rows}:
             cell = self._cells[key]
@@ -115,7 +117,7 @@ class Replay:
                 continue
             if is_ours and self._cells.is_known(cell):
                 self._judge.version(version, index, cell, actual)
-            cell.is_strange = cell.is_strange or not is_ours
+            cell.is_changed_unrecorded = cell.is_changed_unrecorded or not is_ours
             cell.fixed_at = index
             self._cells.set(cell, actual)
 
@@ -136,7 +138,7 @@ class Replay:
             self._guess(reader, read, index)
 
     def _read(self, reader: int, place: int, read: Read, index: int) -> None:
-        own = effects_of(self._landing.transactions[reader].ops[:place], self._line.table) if place else Effects()
+        own = effects_of(self._landing.transactions[reader].ops[:place], self._history.table) if place else Effects()
         if read.whole and own.is_nothing:
             odd = [] if read.seen is None else self._odd_keys(read.seen)
             if not odd:
@@ -151,7 +153,7 @@ class Replay:
             self._read_key(reader, read, key, observed, own, index)
 
     def _odd_keys(self, seen: object) -> list[Key]:
-        """The keys whose values are not what a read of all keys should have seen."""
+        """The keys whose values differ from what a read of all keys should have seen."""
         cells, by_key = self._cells, self._cells.by_key
         assert isinstance(seen, dict)
         odd: list[Key] = []
@@ -160,11 +162,11 @@ class Replay:
             cell = by_key.get(key)
             found += bool(values)
             if cell is None:
-                if cells.fog_at < -1 and values:
+                if cells.unknown_at < -1 and values:
                     odd.append(key)
             elif cells.is_known(cell) and not same(values, cell.values):
                 odd.append(key)
-        if odd or (cells.fog_at < -1 and found == cells.filled):
+        if odd or (cells.unknown_at < -1 and found == cells.filled):
             return odd
         return [key for key, cell in by_key.items() if cell.values and cells.is_known(cell) and not seen.get(key)]
 
@@ -181,7 +183,7 @@ class Replay:
                 return
             if known and observed is not None and same(observed, mine.after(cell.values)):
                 observed = None
-            # As if it had read before it wrote.
+            # Treated as if it had read before it wrote.
             observed = None if observed is None else (*without(observed, mine.values), *mine.takes)
         if observed is None or not known or same(observed, cell.values):
             if not read.historic:
@@ -192,11 +194,11 @@ class Replay:
             self._done.loose.append(Loose(reader, key, observed))
 
     def _place(self, reader: int, cell: Cell, observed: tuple[Value, ...] | None, known: bool) -> None:
-        """By the version: after the last write that it has, before the next one."""
-        if cell.log and not cell.is_strange:
+        """Order a read by its version: after the version's last write, before the next one."""
+        if cell.log and not cell.is_changed_unrecorded:
             last = cell.log[-1]
             if known or (observed is not None and set(last.values) & set(observed)):
-                self._graph.add(last.writer, reader, WR, self._line.number, cell.id)
+                self._graph.add(last.writer, reader, WR, self._history.number, cell.id)
         cell.readers.append(reader)
 
     def _sees_own(self, reader: int, key: Key, observed: tuple[Value, ...], mine: Effect) -> bool:
@@ -204,13 +206,13 @@ class Replay:
         is_right = not without(values, observed) and not set(mine.takes) & set(observed)
         is_right = is_right and (not mine.replaces or same(observed, values))
         if not is_right:
-            who, names = self._names.who(reader), self._names
+            who, names = self._names.tx(reader), self._names
             self._findings.add(
                 Kind.INTERNAL,
-                self._line.table,
+                self._history.table,
                 [reader],
                 lambda: (
-                    f"{who} left {names.values(values)} in {names.key(key)} of {self._line.table} and then read "
+                    f"{who} left {names.values(values)} in {names.key(key)} of {self._history.table} and then read "
                     f"{names.values(observed)} there"
                 ),
                 (reader, key),
@@ -218,47 +220,48 @@ class Replay:
         return is_right
 
     def _guess(self, reader: int, read: Read, index: int) -> None:
-        """A read of all keys that did not say which version it saw: the version of the newest value, if all fits."""
+        """A read of all keys without a version: attributed to the version of its newest value, if all values fit."""
         assert read.seen is not None
         if not self._odd_keys(read.seen):
             whole = WholeRead(reader, index, index)
             self._done.whole.append(whole)
-            self._guessed.append((whole, self._cells.print))
+            self._guessed.append((whole, self._cells.fingerprint))
             return
         for key in {**self._cells.by_key, **read.seen}:
             self._done.loose.append(Loose(reader, key, tuple(read.seen.get(key, ()))))
 
 
-def chain_whole_reads(graph: Graph, landing: Landing, line: Line, reads: list[WholeRead]) -> None:
-    """Edges of reads of all keys: from every write they have, to every write that came later.
+def chain_whole_reads(graph: Graph, landing: Landing, history: TableHistory, reads: list[WholeRead]) -> None:
+    """Edges of reads of all keys: from every write they include, to every later write.
 
-    Two chains of helper nodes along the versions carry them. Who read everything and then wrote would reach itself by
-    the second one, and gets single edges up to its own place instead.
+    Two chains of helper nodes along the versions represent them. A transaction that read all keys and then wrote would
+    reach itself through the second chain, and gets single edges up to its own version instead.
     """
     if not reads:
         return
-    count = len(line.versions)
+    count = len(history.versions)
     writers = [
-        [each for each in slots if each is not None and line.table in landing.written[each]] for slots in line.slots
+        [each for each in slots if each is not None and history.table in landing.written[each]]
+        for slots in history.slots
     ]
     have = [graph.node() for _ in range(count)]
     later = [graph.node() for _ in range(count + 1)]
     for index in range(count):
         for writer in writers[index]:
-            graph.add(writer, have[index], WR, line.number)
-            graph.add(later[index], writer, RW, line.number)
+            graph.add(writer, have[index], WR, history.number)
+            graph.add(later[index], writer, RW, history.number)
         if index:
-            graph.add(have[index - 1], have[index], WR, line.number)
-        graph.add(later[index], later[index + 1], RW, line.number)
+            graph.add(have[index - 1], have[index], WR, history.number)
+        graph.add(later[index], later[index + 1], RW, history.number)
     for read in reads:
         if read.index >= 0:
-            graph.add(have[read.index], read.reader, WR, line.number)
-        own = line.place.get(read.reader, (-1, 0))[0]
+            graph.add(have[read.index], read.reader, WR, history.number)
+        own = history.place.get(read.reader, (-1, 0))[0]
         first = read.last + 1
         if own < first:
-            graph.add(read.reader, later[first], RW, line.number)
+            graph.add(read.reader, later[first], RW, history.number)
             continue
         for index in range(first, own + 1):
             for writer in writers[index]:
-                graph.add(read.reader, writer, RW, line.number)
-        graph.add(read.reader, later[own + 1], RW, line.number)
+                graph.add(read.reader, writer, RW, history.number)
+        graph.add(read.reader, later[own + 1], RW, history.number)

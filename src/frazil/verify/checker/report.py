@@ -7,24 +7,25 @@ from dataclasses import asdict
 from typing import Any
 
 from frazil.verify.checker.model import Anomaly, Figures, Level, Report
+from frazil.wording import counted
 
 
 def sentences(report: Report) -> Iterator[str]:
-    """The report for people: what was looked at, what it rules out, and each witness step by step."""
+    """The report for people: the size of the history, the levels it rules out, and each witness step by step."""
     yield _figures(report.figures)
     for table in report.tables:
-        yield f"{table}: {_verdict(report, table)}"
+        yield f"{table}: {_result(report, table)}"
     if len(report.tables) > 1:
-        yield f"All tables together: {_verdict(report, None)}"
+        yield f"All tables together: {_result(report, None)}"
     for note in report.notes:
         yield f"Note: {note}"
     for anomaly in report.anomalies:
         yield ""
-        yield from _told(anomaly)
-    counted = [f"{kind.value}: {count}" for kind, count in report.counts.items() if count]
-    if counted:
+        yield from _anomaly_sentences(anomaly)
+    totals = [f"{kind.value}: {count}" for kind, count in report.counts.items() if count]
+    if totals:
         yield ""
-        yield f"Found in all: {', '.join(counted)}. Of cycles, at least so many."
+        yield f"Total: {', '.join(totals)}. Numbers of cycles are lower bounds."
 
 
 def _figures(figures: Figures) -> str:
@@ -32,13 +33,12 @@ def _figures(figures: Figures) -> str:
     parts = [f"{figures.committed} committed", f"{figures.failed} failed"]
     if unknown:
         parts.append(f"{unknown} without an answer, of which {figures.unknown_landed} landed")
-    return (
-        f"{figures.transactions} transactions ({', '.join(parts)}), {figures.reads} reads, {figures.writes} writes, "
-        f"{figures.versions} versions, {figures.edges} dependencies"
-    )
+    transactions = f"{counted(figures.transactions, 'transaction')} ({', '.join(parts)})"
+    counts = [counted(figures.reads, "read"), counted(figures.writes, "write"), counted(figures.versions, "version")]
+    return ", ".join([transactions, *counts, counted(figures.edges, "dependency", "dependencies")])
 
 
-def _verdict(report: Report, table: str | None) -> str:
+def _result(report: Report, table: str | None) -> str:
     strongest = report.holds(table)
     if strongest is Level.STRICT_SERIALIZABLE:
         return "nothing found; no level is ruled out"
@@ -52,7 +52,7 @@ def _listed(words: Sequence[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
-def _told(anomaly: Anomaly) -> Iterator[str]:
+def _anomaly_sentences(anomaly: Anomaly) -> Iterator[str]:
     where = " and ".join(anomaly.tables)
     yield f"{anomaly.kind.value} in {where} (forbidden from {anomaly.rules_out.words} on): {anomaly.words}."
     for number, step in enumerate(anomaly.cycle, 1):

@@ -1,4 +1,4 @@
-"""Places reads by the values they saw, where no version says better."""
+"""Orders reads by the values they saw, where their version is not known."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from frazil.verify.checker.edges import RW, WR, Graph
 from frazil.verify.checker.effects import effects_of, without
 from frazil.verify.checker.findings import Findings, Names
 from frazil.verify.checker.judging import Judge
-from frazil.verify.checker.landing import Landing, Line
+from frazil.verify.checker.landing import Landing, TableHistory
 from frazil.verify.checker.model import Kind, Read, Value
 from frazil.verify.checker.replay import Loose
 
@@ -18,7 +18,7 @@ Unpinned = tuple[dict[int, list[tuple[int, int]]], list[Loose]]
 
 
 def unpinned_reads(landing: Landing, findings: Findings) -> dict[str, Unpinned]:
-    """By table: reads of all keys under the version they are guessed to have seen, and reads of single keys."""
+    """By table: reads of all keys under the version they are attributed to, and reads of single keys."""
     found: dict[str, Unpinned] = defaultdict(lambda: (defaultdict(list), []))
     for number, transaction in enumerate(landing.transactions):
         if not landing.landed[number]:
@@ -30,11 +30,11 @@ def unpinned_reads(landing: Landing, findings: Findings) -> dict[str, Unpinned]:
 
 
 def _is_unpinned(landing: Landing, findings: Findings, reader: int, read: Read) -> bool:
-    line = landing.lines[read.table]
-    if read.empty or (read.version is not None and read.version in line.index):
+    history = landing.histories[read.table]
+    if read.empty or (read.version is not None and read.version in history.index):
         return False
     if read.version is not None:
-        _judge_version(landing, line, findings, reader, read)
+        _judge_version(landing, history, findings, reader, read)
     return read.seen is not None and not read.historic
 
 
@@ -42,7 +42,7 @@ def _sort_in(landing: Landing, reader: int, place: int, read: Read, found: Unpin
     own = effects_of(landing.transactions[reader].ops[:place], read.table)
     guessed, loose = found
     if read.whole and own.is_nothing:
-        guessed[_newest(landing.lines[read.table], read)].append((reader, place))
+        guessed[_newest(landing.histories[read.table], read)].append((reader, place))
         return
     seen = read.seen or {}
     for key in {**dict.fromkeys(read.keys), **seen}:
@@ -53,66 +53,66 @@ def _sort_in(landing: Landing, reader: int, place: int, read: Read, found: Unpin
             loose.append(Loose(reader, key, before))
 
 
-def _judge_version(landing: Landing, line: Line, findings: Findings, reader: int, read: Read) -> None:
-    if not line.is_given or line.is_truncated or read.version in line.withdrawn:
+def _judge_version(landing: Landing, history: TableHistory, findings: Findings, reader: int, read: Read) -> None:
+    if not history.is_given or history.is_truncated or read.version in history.withdrawn:
         return
-    who = Names(landing).who(reader)
-    words = f"{who} read version {read.version} of {line.table}, which is not in the table's history"
-    findings.add(Kind.G1A, line.table, [reader], lambda: words, (reader, read.version))
+    who = Names(landing).tx(reader)
+    words = f"{who} read version {read.version} of {history.table}, which is not in the table's history"
+    findings.add(Kind.G1A, history.table, [reader], lambda: words, (reader, read.version))
 
 
-def _newest(line: Line, read: Read) -> int:
-    """The index of the newest version that wrote anything that was seen."""
+def _newest(history: TableHistory, read: Read) -> int:
+    """The index of the newest version that wrote a value of the read."""
     newest = -1
     for key, values in (read.seen or {}).items():
         for value in values:
-            place = line.place.get(writer) if (writer := line.writer_of.get((key, value))) is not None else None
+            place = history.place.get(writer) if (writer := history.writer_of.get((key, value))) is not None else None
             newest = max(newest, -1 if place is None else place[0])
     return newest
 
 
 class Tracer:
-    """Places the loose reads of one table."""
+    """Orders the loose reads of one table."""
 
-    def __init__(self, landing: Landing, line: Line, graph: Graph, findings: Findings, cells: Cells) -> None:
-        self._line = line
+    def __init__(self, landing: Landing, history: TableHistory, graph: Graph, findings: Findings, cells: Cells) -> None:
+        self._history = history
         self._graph = graph
         self._findings = findings
         self._names = Names(landing)
-        self._judge = Judge(landing, line, findings)
+        self._judge = Judge(landing, history, findings)
         self._cells = cells
 
     def place(self, read: Loose) -> None:
         """After the newest value it saw; before the first write that it did not see."""
         cell = self._cells[read.key]
         if not read.observed:
-            # The key was empty: never written yet, or emptied. The last of such moments is the one that claims least.
+            # The key was empty: not written yet, or emptied. The last such moment claims least.
             empty = max((number for number, entry in enumerate(cell.log) if not entry.live), default=-1)
-            if self._line.is_closed:
+            if self._history.is_closed:
                 self._before(read.reader, cell, empty + 1)
             return
         traced = {value: writer for value in read.observed if (writer := self._writer(read, value)) is not None}
         entries = {value: number for value in traced if (number := cell.entry(value)) is not None}
         if not entries:
-            # Nobody said what the versions are.
+            # The versions were not given.
             for writer in traced.values():
-                self._graph.add(writer, read.reader, WR, self._line.number, cell.id)
+                self._graph.add(writer, read.reader, WR, self._history.number, cell.id)
             return
         last = max(entries.values())
-        self._graph.add(cell.log[last].writer, read.reader, WR, self._line.number, cell.id)
-        if self._line.is_closed:
+        self._graph.add(cell.log[last].writer, read.reader, WR, self._history.number, cell.id)
+        if self._history.is_closed:
             self._judge_values(read, cell, entries, last)
             self._place_before(read, cell, last)
         elif last + 1 < len(cell.log) and cell.log[last + 1].start == last + 1:
-            # A stranger may have taken out what is missing; what was replaced later was still there for sure.
+            # An unrecorded writer may have deleted what is missing; values that were replaced later still existed.
             self._before(read.reader, cell, last + 1)
 
     def _place_before(self, read: Loose, cell: Cell, last: int) -> None:
         fitting = self._fitting(cell, last, set(read.observed))
         if fitting:
-            # It may have been at any of these moments: after the first for sure, and not later than the last.
+            # It was at one of these moments: after the first one, and not later than the last one.
             if fitting[0] != last:
-                self._graph.add(cell.log[fitting[0]].writer, read.reader, WR, self._line.number, cell.id)
+                self._graph.add(cell.log[fitting[0]].writer, read.reader, WR, self._history.number, cell.id)
             self._before(read.reader, cell, fitting[-1] + 1)
             return
         missing = self._first_missing(cell, last, set(read.observed))
@@ -125,7 +125,7 @@ class Tracer:
 
     @staticmethod
     def _fitting(cell: Cell, last: int, observed: set[Value]) -> list[int]:
-        """The entries after which the key held exactly this, from the last one that brought something seen on."""
+        """The entries after which the key held exactly these values, from the last one that added one of them on."""
         held: set[Value] = set()
         found: list[int] = []
         for number in _generation(cell, last):
@@ -139,7 +139,7 @@ class Tracer:
 
     def _before(self, reader: int, cell: Cell, entry: int) -> None:
         if entry < len(cell.log):
-            self._graph.add(reader, cell.log[entry].writer, RW, self._line.number, cell.id)
+            self._graph.add(reader, cell.log[entry].writer, RW, self._history.number, cell.id)
 
     @staticmethod
     def _first_missing(cell: Cell, last: int, observed: set[Value]) -> int | None:
@@ -149,29 +149,29 @@ class Tracer:
         return next((each for each in entries if not seen.issuperset(cell.log[each].values)), None)
 
     def _judge_values(self, read: Loose, cell: Cell, entries: dict[Value, int], last: int) -> None:
-        names, table = self._names, self._line.table
-        who, key = names.who(read.reader), names.key(read.key)
+        names, table = self._names, self._history.table
+        who, key = names.tx(read.reader), names.key(read.key)
         for value, times in Counter(read.observed).items():
             if value not in entries:
                 continue
             writer = cell.log[entries[value]].writer
             if times > 1:
-                words = f"{names.who(writer)} wrote {value!r} to {key} of {table} once, and {who} read it {times} times"
+                words = f"{names.tx(writer)} wrote {value!r} to {key} of {table} once, and {who} read it {times} times"
                 self._findings.add(Kind.DUPLICATE, table, [writer, read.reader], lambda w=words: w, (read.key, value))  # type: ignore[misc]
             if entries[value] < cell.log[last].start:
                 later = cell.log[cell.log[last].start].writer
                 words = (
-                    f"{names.who(writer)} wrote {value!r} to {key} of {table}, {names.who(later)} took it out, "
-                    f"and {who} read it beside what came later"
+                    f"{names.tx(writer)} wrote {value!r} to {key} of {table}, {names.tx(later)} "
+                    f"deleted it, and {who} read it together with later values"
                 )
                 blame = [writer, later, read.reader]
                 self._findings.add(Kind.RESURRECTED, table, blame, lambda w=words: w, (read.key, value))  # type: ignore[misc]
 
     def _partly(self, read: Loose, cell: Cell, entry: int) -> None:
-        names, table, writer = self._names, self._line.table, cell.log[entry].writer
+        names, table, writer = self._names, self._history.table, cell.log[entry].writer
         words = (
-            f"{names.who(writer)} added {names.values(cell.log[entry].values)} to {names.key(read.key)} of {table}, "
-            f"and {names.who(read.reader)} read only a part of it: {names.values(read.observed)}"
+            f"{names.tx(writer)} added {names.values(cell.log[entry].values)} to {names.key(read.key)} of {table}, "
+            f"and {names.tx(read.reader)} read only a part of it: {names.values(read.observed)}"
         )
         self._findings.add(Kind.G1B, table, [writer, read.reader], lambda: words, (read.reader, read.key))
 

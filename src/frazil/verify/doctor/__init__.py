@@ -1,6 +1,6 @@
-"""``frazil doctor URI``: race a catalog for real, and say "not atomic" with the evidence, or that nothing was found.
+"""``frazil doctor URI``: races real processes on a catalog, and reports "not atomic" with evidence, or no violation.
 
-The verdict is about what was tried: N rounds without a violation are evidence, not proof.
+N rounds without a violation are evidence, not proof.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from frazil.verify.doctor.model import Finding, Report, Severity
 from frazil.verify.doctor.surroundings import clock, database_behind, inspect_database, shared_locations
 from frazil.verify.doctor.worker import Opener
 from frazil.verify.probe import Scratch, scratch_table
+from frazil.wording import counted
 
 __all__ = ["Finding", "Opener", "Report", "Severity", "examine"]
 
 Progress = Callable[[int, int, str], None]
 
 _PATIENCE_S = 120.0
-# Of the time a swap takes alone: somewhere in there a lock is held.
+# Fractions of the time that an uncontended swap takes: a catalog with a lock holds it at some of them.
 _PAUSE_AT = (0.2, 0.4, 0.6, 0.8)
 
 
@@ -65,12 +66,12 @@ def examine(
     on_progress: Progress | None = None,
     runtime: Runtime = SYSTEM,
 ) -> Report:
-    """Race ``processes`` processes on a scratch table for ``rounds`` rounds, then look at the surroundings.
+    """Race ``processes`` processes on a scratch table for ``rounds`` rounds, then inspect the catalog's environment.
 
-    ``stall_s`` is how long a request is held back, and a process is stopped in the middle of a swap: longer than the
-    lease of any lock the catalog may use. The scratch namespace and table are removed at the end. ``opener``: a
-    picklable function that opens the catalog, instead of the URI. ``on_progress(done, total, what)`` follows each game.
-    A script that calls this needs the usual ``if __name__ == "__main__":``, since processes are started.
+    ``stall_s``: how long a request is delayed, and how long a process is stopped in the middle of a swap; it should
+    exceed the lease of any lock the catalog may use. The scratch namespace and table are removed at the end.
+    ``opener``: a picklable function that opens the catalog, instead of the URI. ``on_progress(done, total, what)`` is
+    called after each game. A script that calls this needs ``if __name__ == "__main__":``, since it starts processes.
     """
     _check(uri, rounds, processes, stall_s, opener)
     open_one = opener or _OpenByUri(uri, warehouse, name, dict(properties or {}), create)
@@ -94,12 +95,12 @@ def examine(
 def _check(uri: str, rounds: int, processes: int, stall_s: float, opener: Opener | None) -> None:
     if rounds < 1 or processes < 2 or stall_s < 0:
         raise InvalidInput(
-            f"The doctor needs at least 1 round and 2 processes, not {rounds} and {processes}, and no negative stall"
+            f"The doctor needs rounds >= 1, processes >= 2 and stall >= 0, not {rounds}, {processes} and {stall_s:g}"
         )
     if opener is None and uri.startswith("memory:"):
         raise InvalidInput(
-            "A memory:// lake lives in one process, so processes cannot race on it",
-            advice="Examine a folder, sqlite:///…, postgresql://…, or a REST catalog",
+            "Processes cannot race on a memory:// lake: it exists in one process only",
+            advice="Pass a folder, sqlite:///…, postgresql://…, or a REST catalog",
         )
 
 
@@ -115,16 +116,16 @@ def _race(
 ) -> list[Finding]:
     capabilities = opened.catalog.capabilities
     ledger = races.Ledger(capabilities.stale_is_certain)
-    games: list[tuple[str, Callable[[races.Table], None]]] = [
+    games: list[tuple[str, Callable[[races.Game], None]]] = [
         *[("race", races.race)] * rounds,
         ("late request", races.delayed),
         ("repeated request", races.repeated),
         *[("process stopped in its swap", partial(races.paused, share=share)) for share in _PAUSE_AT],
     ]
     with Crew(processes, open_one, scratch, _PATIENCE_S + stall_s) as crew:
-        table = races.Table(crew, ledger, runtime, stall_s)
+        game = races.Game(crew, ledger, runtime, stall_s)
         for number, (what, play) in enumerate(games, 1):
-            play(table)
+            play(game)
             if on_progress is not None:
                 on_progress(number, len(games), what)
     head = opened.catalog.load(scratch.ident)
@@ -140,7 +141,8 @@ def _summary(ledger: races.Ledger, *, atomic: bool) -> list[Finding]:
             Finding(
                 "ok",
                 "Every race had at most one winner, and no acknowledged commit was lost",
-                f"{ledger.played} rounds, {len(ledger.acknowledged)} commits acknowledged and all in the history",
+                f"{counted(ledger.played, 'round')}, {counted(len(ledger.acknowledged), 'acknowledged commit')}, "
+                "all in the history",
             )
         )
     if not atomic:
@@ -148,7 +150,7 @@ def _summary(ledger: races.Ledger, *, atomic: bool) -> list[Finding]:
             Finding(
                 "warning",
                 "This kind of catalog has no compare-and-swap: it relies on a lock, which can be lost",
-                "The catalog says so of itself",
+                "The catalog declares that its swap is not atomic",
                 "Keep one writer per table, or move the tables to a catalog with a compare-and-swap",
             )
         )
@@ -156,8 +158,8 @@ def _summary(ledger: races.Ledger, *, atomic: bool) -> list[Finding]:
         found.append(
             Finding(
                 "warning",
-                "In some rounds nobody won",
-                f"{ledger.without_winner} of {ledger.played} rounds ended with the head where it was",
+                "In some rounds no swap landed",
+                f"The head did not move in {ledger.without_winner} of {counted(ledger.played, 'round')}",
                 "Nothing was lost, but under load commits may run out of tries",
             )
         )
@@ -168,13 +170,13 @@ def _summary(ledger: races.Ledger, *, atomic: bool) -> list[Finding]:
 
 def _unclear(ledger: races.Ledger) -> Finding:
     errors = "; ".join(f"{count} × {error}" for error, count in sorted(ledger.refused.items())[:3])
-    parts = [f"{ledger.unknown} answers were Unknown, all resolved"] if ledger.unknown else []
+    parts = [f"{counted(ledger.unknown, 'Unknown outcome')}, all resolved"] if ledger.unknown else []
     parts += [f"errors: {errors}"] if errors else []
     return Finding(
         "warning",
         "Some swaps ended without a clear answer",
         ", ".join(parts),
-        "Frazil finds the outcome out; each case costs a commit some time",
+        "Frazil resolves such outcomes; each one delays a commit",
     )
 
 
@@ -182,4 +184,4 @@ def _left_behind(leftovers: list[str]) -> list[Finding]:
     if not leftovers:
         return []
     shown = ", ".join(leftovers[:3]) + (f" and {len(leftovers) - 3} more" if len(leftovers) > 3 else "")
-    return [Finding("warning", "Not everything of the scratch table could be removed", shown, "Remove it by hand")]
+    return [Finding("warning", "The scratch table could not be removed completely", shown, "Remove the rest by hand")]

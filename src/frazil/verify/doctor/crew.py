@@ -1,4 +1,4 @@
-"""The referee's side of the race: N processes that move in step."""
+"""The coordinator's side of the race: N processes that proceed in step."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from types import TracebackType
 from typing import TypeVar
 
 from frazil.errors import FrazilError
-from frazil.verify.doctor.model import Answer, Sight
-from frazil.verify.doctor.worker import Failed, Look, Made, Opener, Order, Prepare, Reply, Send, Stop, work
+from frazil.verify.doctor.model import Answer, Observation
+from frazil.verify.doctor.worker import Failed, Made, Observe, Opener, Order, Prepare, Reply, Send, Stop, work
 from frazil.verify.probe import Scratch
 from frazil.verify.processes import clean_context
 
@@ -22,14 +22,14 @@ _Kind = TypeVar("_Kind")
 
 
 class Crew:
-    """Use as a context: the processes end with it, whatever happens."""
+    """The racing processes. Use it as a context manager: the processes end with it."""
 
     def __init__(self, size: int, opener: Opener, scratch: Scratch, patience_s: float) -> None:
         self._patience_s = patience_s
         self._processes: list[BaseProcess] = []
         self._lines: list[Connection] = []
         context = clean_context("frazil.verify.doctor.worker")
-        # The referee is the last party, so it knows the moment of the start.
+        # The coordinator is the last party of the barrier, so it releases the start.
         self._barrier = context.Barrier(size + 1)
         try:
             for number in range(size):
@@ -60,30 +60,30 @@ class Crew:
     def size(self) -> int:
         return len(self._lines)
 
-    def look(self, workers: Sequence[int] | None = None) -> tuple[Sight, ...]:
-        """All (or these) processes load the head at once."""
+    def observe(self, workers: Sequence[int] | None = None) -> tuple[Observation, ...]:
+        """All processes (or the given ones) load the head concurrently."""
         chosen = range(self.size) if workers is None else workers
         for worker in chosen:
-            self._order(worker, Look())
-        return tuple(_expect(Sight, self._reply(worker)) for worker in chosen)
+            self._order(worker, Observe())
+        return tuple(_expect(Observation, self._reply(worker)) for worker in chosen)
 
     def prepare(self, snapshot_ids: dict[int, int]) -> dict[int, Made]:
-        """Each of these processes prepares the snapshot given for it, from the head it saw last."""
+        """Each of these processes prepares its snapshot from the head that it loaded last."""
         for worker, snapshot_id in snapshot_ids.items():
             self._order(worker, Prepare(snapshot_id))
         return {worker: _expect(Made, self._reply(worker)) for worker in snapshot_ids}
 
     def send(self, worker: int, snapshot_id: int) -> Answer:
-        """One process sends a swap it prepared before, for the first time or again."""
+        """One process sends a prepared swap, for the first time or again."""
         self.begin(worker, snapshot_id)
         return self.answer(worker)
 
     def begin(self, worker: int, snapshot_id: int) -> None:
-        """As ``send``, without waiting for the answer."""
+        """Like ``send``, without waiting for the answer."""
         self._order(worker, Send(snapshot_id))
 
     def start_together(self, snapshot_ids: dict[int, int]) -> None:
-        """All processes stand at the barrier with their swap, and are let go."""
+        """All processes wait at the barrier with their swap, and are released."""
         for worker, snapshot_id in snapshot_ids.items():
             self._order(worker, Send(snapshot_id, together=True))
         self._barrier.wait(self._patience_s)
@@ -110,8 +110,8 @@ class Crew:
         limit = self._patience_s if patience_s is None else patience_s
         if not line.poll(limit):
             raise FrazilError(
-                f"Process {worker} of the race gave no answer within {limit:g} s",
-                advice="Is the catalog overloaded or a lock left behind? Run the doctor again with fewer processes",
+                f"Process {worker} of the race did not answer within {limit:g} s",
+                advice="The catalog may be overloaded, or a lock may be stuck. Run the doctor with fewer processes",
             )
         try:
             reply: Reply = line.recv()
@@ -131,7 +131,7 @@ class Crew:
         for process in self._processes:
             process.join(_STOP_S)
             if process.is_alive():
-                # Also ends one that is stopped by SIGSTOP.
+                # Also ends a process stopped by SIGSTOP.
                 process.kill()
                 process.join(_STOP_S)
         for line in self._lines:
@@ -144,5 +144,5 @@ def _expect(kind: type[_Kind], reply: Reply) -> _Kind:
 
 
 def _as_answer(reply: Reply) -> Answer:
-    assert not isinstance(reply, Sight | Made | Failed)
+    assert not isinstance(reply, Observation | Made | Failed)
     return reply

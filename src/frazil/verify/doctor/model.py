@@ -1,4 +1,4 @@
-"""What the doctor found, and the plain records of a race that its verdicts are computed from."""
+"""The doctor's findings, and the records of a race that they are computed from."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Severity = Literal["violation", "warning", "ok"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """``violation``: the catalog broke a promise that commits rest on. ``warning``: it may, in some circumstances."""
+    """``violation``: the catalog broke a guarantee that commits need. ``warning``: it may, in some circumstances."""
 
     severity: Severity
     what: str
@@ -42,6 +42,7 @@ class Report:
 
     @property
     def verdict(self) -> str:
+        # Documented words: scripts match them, so that they have no singular.
         return "not atomic" if self.violations else f"no violation in {self.rounds} rounds"
 
     @property
@@ -55,7 +56,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The call raised instead of answering. Whether the swap landed is read from the table."""
+    """The call raised an error. Whether the swap landed is read from the table."""
 
     error: str
 
@@ -64,8 +65,8 @@ Answer = Committed | Stale | Unknown | Refused
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
-    """The head as one process saw it, with its own clock before and after the call."""
+class Observation:
+    """The head as one process loaded it, with the process's clock before and after the call."""
 
     worker: int
     location: str
@@ -76,8 +77,8 @@ class Sight:
 
 
 @dataclass(frozen=True, slots=True)
-class QueuedCommit:
-    """One swap: who sent it, what it expected, what it would have made, what it was told."""
+class SentSwap:
+    """One swap: the process that sent it, the expected and the new snapshot, and the answer."""
 
     worker: int
     expected: int | None
@@ -89,12 +90,12 @@ class QueuedCommit:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Swaps sent at one moment, and what every process saw right after the last answer."""
+    """Swaps sent at one moment, and the head as every process loaded it after the last answer."""
 
     number: int
     kind: str
     head: int | None
     """The snapshot that was current when the swaps were sent."""
     head_location: str
-    tickets: tuple[QueuedCommit, ...]
-    after: tuple[Sight, ...]
+    swaps: tuple[SentSwap, ...]
+    after: tuple[Observation, ...]

@@ -1,4 +1,4 @@
-"""What a race cannot show: settings, poolers, clocks, names and folders that will hurt one day."""
+"""What a race cannot show: risky settings, poolers, clocks, catalog names and shared folders."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from frazil.errors import FrazilError
 from frazil.format.storage import local_path
 from frazil.model import Ident
 from frazil.verify.doctor.model import Finding
+from frazil.wording import counted
 
 if TYPE_CHECKING:
     import psycopg
@@ -29,7 +30,7 @@ _NAMES = "SELECT catalog_name FROM iceberg_tables UNION SELECT catalog_name FROM
 
 @dataclass(frozen=True, slots=True)
 class Database:
-    """The database behind a catalog of ours."""
+    """The database of a SQL catalog."""
 
     kind: str
     """sqlite or postgres."""
@@ -38,7 +39,7 @@ class Database:
 
 
 def database_behind(opened: OpenedCatalog, uri: str) -> Database | None:
-    """None: the catalog is somebody else's server, or lives in memory."""
+    """None: the catalog is a server of another kind, or in memory."""
     if opened.kind == "embedded":
         return Database("sqlite", os.path.join(os.path.expanduser(local_path(uri)), CATALOG_FILE))
     if opened.kind == "sqlite":
@@ -64,7 +65,7 @@ def inspect_database(database: Database, *, mine: str) -> list[Finding]:
 
 def _inspect_sqlite(path: str, mine: str) -> list[Finding]:
     if not os.path.exists(path):
-        return [Finding("warning", "The database's settings could not be read", f"There is no file {path}")]
+        return [Finding("warning", "The database's settings could not be read", f"The file {path} does not exist")]
     db = sqlite3.connect(f"file:{quote(os.path.abspath(path))}?mode=ro", uri=True)
     try:
         journal = str(db.execute("PRAGMA journal_mode").fetchone()[0])
@@ -90,7 +91,7 @@ def sqlite_journal(mode: str) -> Finding:
 
 
 def sqlite_synchronous(level: int) -> Finding:
-    """``level`` is what this build gives a connection that sets nothing. Ours set FULL; other programs may not."""
+    """``level``: the default of this build. Frazil's connections set FULL; those of other programs may not."""
     shown = f"synchronous is {_SYNCHRONOUS.get(level, level)} by default in this build"
     if level >= 2:
         return Finding("ok", "Every commit is on disk before it is acknowledged", shown)
@@ -98,13 +99,13 @@ def sqlite_synchronous(level: int) -> Finding:
         "warning",
         "Commits of other programs on this file may be lost in a power cut",
         shown,
-        "Frazil's own connections use FULL; let the other programs run PRAGMA synchronous = FULL, too",
+        "Frazil's own connections use FULL; run PRAGMA synchronous = FULL in the other programs as well",
     )
 
 
 def file_system(path: str, network_kind: str | None) -> Finding:
     if network_kind is None:
-        return Finding("ok", "The catalog is on a local file system", f"{path} is on no known network file system")
+        return Finding("ok", "The catalog is on a local file system", f"{path} is not on a known network file system")
     return Finding(
         "warning",
         "SQLite on a network file system loses writes as soon as two hosts use it",
@@ -130,7 +131,7 @@ def _inspect_postgres(conninfo: str, mine: str) -> list[Finding]:
             *catalog_names(names, mine),
         ]
     except psycopg.Error as error:
-        # The text of a connection error may repeat the connection string.
+        # A connection error may quote the connection string.
         return [Finding("warning", "The database's settings could not be read", type(error).__name__)]
 
 
@@ -140,7 +141,7 @@ def postgres_settings(settings: Mapping[str, str], *, standby: bool) -> list[Fin
         found.append(
             Finding(
                 "warning",
-                "This server is a standby: it answers with old heads and refuses commits",
+                "This server is a standby: it may return old heads, and refuses commits",
                 "pg_is_in_recovery() is true",
                 "Connect to the primary (target_session_attrs=read-write)",
             )
@@ -149,9 +150,9 @@ def postgres_settings(settings: Mapping[str, str], *, standby: bool) -> list[Fin
         found.append(
             Finding(
                 "warning",
-                "The server's default lets an acknowledged commit be lost",
+                "With the server's default, an acknowledged commit can be lost",
                 f"synchronous_commit is {settings['synchronous_commit']}",
-                "Frazil sets it to on for its own commits; other writers get the default: set that to on, too",
+                "Frazil sets it to on for its own commits; set the server's default to on for other writers",
             )
         )
     found += [
@@ -171,12 +172,12 @@ def postgres_settings(settings: Mapping[str, str], *, standby: bool) -> list[Fin
 
 
 def _pooler_signs(connect: Callable[[], psycopg.Connection[Any]]) -> tuple[bool, bool]:
-    """Two clients in turn: a transaction pooler hands the first one's server process to the second."""
+    """Two clients alternate: a transaction pooler gives the first one's server process to the second."""
     with connect() as first, connect() as second:
         pid = _one(first, "SELECT pg_backend_pid()")
         first.execute("SELECT set_config('frazil.probe', %s, false)", (str(pid),))
         with second.transaction():
-            # While the second client holds a server process, the first gets another one, if they are shared out.
+            # While the second client holds a server process, a pooler gives the first one another.
             taken = _one(second, "SELECT pg_backend_pid()")
             moved = _one(first, "SELECT pg_backend_pid()") != pid or taken == pid
             forgot = _one(first, "SELECT current_setting('frazil.probe', true)") != str(pid)
@@ -185,15 +186,15 @@ def _pooler_signs(connect: Callable[[], psycopg.Connection[Any]]) -> tuple[bool,
 
 def pooler(moved: bool, forgot: bool) -> Finding:
     if not moved and not forgot:
-        return Finding("ok", "No transaction pooler in between", "One connection keeps its server process and settings")
+        return Finding("ok", "No transaction pooler", "One connection keeps its server process and settings")
     signs = [
         text for sign, text in ((moved, "changed its server process"), (forgot, "lost its session settings")) if sign
     ]
     return Finding(
         "warning",
-        "A transaction pooler (PgBouncer and the like) is in between: session locks and settings do not hold",
+        "Connections go through a transaction pooler (such as PgBouncer): session locks and settings do not hold",
         f"One connection {' and '.join(signs)} between two statements",
-        "Commits stay safe, they rest on single transactions. For speed, connect directly or pool by session",
+        "Commits stay safe: each is a single transaction. For speed, connect directly or pool by session",
     )
 
 
@@ -216,15 +217,15 @@ def catalog_names(names: Iterable[str], mine: str) -> list[Finding]:
     return [
         Finding(
             "warning",
-            "Several catalogs share this database: writers that use another name do not see each other's tables",
+            "Several catalogs share this database: writers under different names do not see each other's tables",
             f"This one is {mine!r}, the others are {', '.join(map(repr, others))}",
-            "Give every program the same catalog name (frazil.connect(…, name=…); PyIceberg's and Java's catalog name)",
+            "Use one catalog name in every program (frazil.connect(…, name=…); PyIceberg's and Java's catalog name)",
         )
     ]
 
 
 def clock(worst_skew_ms: int) -> Finding:
-    """``worst_skew_ms``: how far the catalog's clock was seen outside the moment of a call, with its sign."""
+    """``worst_skew_ms``: how far the catalog's clock was outside the interval of a call, with its sign."""
     evidence = f"The catalog's clock is {abs(worst_skew_ms)} ms {'behind' if worst_skew_ms < 0 else 'ahead'} at worst"
     if abs(worst_skew_ms) < _SKEW_MS:
         return Finding("ok", "The clocks of this host and the catalog agree", evidence)
@@ -232,13 +233,13 @@ def clock(worst_skew_ms: int) -> Finding:
         "warning",
         "The clocks of this host and the catalog differ",
         evidence,
-        "Run a time service (chrony, ntpd) on both: time travel and retention are as exact as the clocks, and Iceberg "
-        "Java refuses a table whose times run back by more than a minute",
+        "Run a time service (chrony, ntpd) on both: time travel and retention are only as exact as the clocks, and "
+        "Iceberg Java refuses a table whose timestamps run back by more than a minute",
     )
 
 
 def shared_locations(catalog: Catalog, scratch: Ident) -> list[Finding]:
-    """Tables whose folders overlap: removing orphans of one deletes files of the other."""
+    """Tables whose folders overlap: orphan removal on one deletes files of the other."""
     idents = [ident for ident in catalog.tables() if ident != scratch]
     locations, broken = {}, []
     for ident in idents[:_MOST_TABLES]:
@@ -249,28 +250,29 @@ def shared_locations(catalog: Catalog, scratch: Ident) -> list[Finding]:
     found = [
         Finding(
             "warning",
-            "Two tables share a folder: removing orphans or purging one would delete files of the other",
+            "Two tables share a folder: removing orphans of one, or purging it, deletes files of the other",
             f"{inner} is at {locations[inner]}, inside or equal to {outer} at {locations[outer]}",
-            "Move one of them: create it anew in its own location and copy the rows",
+            "Create one of them again in its own location and copy the rows",
         )
         for inner, outer in overlaps(locations)
     ]
     if broken:
         shown = ", ".join(broken[:3]) + (f" and {len(broken) - 3} more" if len(broken) > 3 else "")
-        found.append(Finding("warning", "Some tables cannot be loaded", shown, "Type: frazil show TABLE"))
+        found.append(Finding("warning", "Some tables cannot be loaded", shown, "Run: frazil show TABLE"))
     if not found:
         only = f" (the first {_MOST_TABLES} of {len(idents)})" if len(idents) > _MOST_TABLES else ""
-        found.append(Finding("ok", "Every table has a folder of its own", f"{len(locations)} tables looked at{only}"))
+        checked = f"{counted(len(locations), 'table')} checked{only}"
+        found.append(Finding("ok", "Every table has a folder of its own", checked))
     return found
 
 
 def overlaps(locations: Mapping[Ident, str]) -> list[tuple[Ident, Ident]]:
-    """(inner, outer) for each table at or under another one's location; the nearest outer one is named."""
+    """(inner, nearest outer) for each table at or under another table's location."""
     ordered = sorted((_folder(location), ident) for ident, location in locations.items())
     found: list[tuple[Ident, Ident]] = []
     around: list[tuple[str, Ident]] = []
     for folder, ident in ordered:
-        # Sorted with their closing slash, folders come right after those that hold them.
+        # Sorted with their trailing slash, folders follow the folders that contain them.
         while around and not folder.startswith(around[-1][0]):
             around.pop()
         if around:
@@ -283,6 +285,6 @@ def _folder(location: str) -> str:
     scheme, separator, rest = location.partition("://")
     if not separator:
         scheme, rest = "file", location.removeprefix("file:")
-    # One bucket has several spellings.
+    # A bucket has several URI schemes.
     scheme = "s3" if scheme in ("s3a", "s3n") else scheme
     return f"{scheme}://{rest.strip('/') if scheme == 'file' else rest.rstrip('/')}/"

@@ -1,4 +1,4 @@
-"""One process of the race: opens the catalog itself, and does what the referee tells it, one step at a time."""
+"""One process of the race: opens the catalog, and executes the coordinator's orders one by one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from multiprocessing.synchronize import Barrier
 from frazil.catalog.base import Head, OpenedCatalog, Prepared
 from frazil.errors import FrazilError
 from frazil.runtime import SYSTEM
-from frazil.verify.doctor.model import Answer, Refused, Sight
+from frazil.verify.doctor.model import Answer, Observation, Refused
 from frazil.verify.probe import Scratch, empty_snapshot
 from frazil.verify.processes import adopt_environment
 
@@ -18,20 +18,20 @@ Opener = Callable[[], OpenedCatalog]
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """Load the head, and keep it as the base of what is prepared next."""
+class Observe:
+    """Load the head, and keep it as the base of the next swap."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prepare:
-    """Make a swap from the head last looked at, and keep it under its snapshot's id."""
+    """Prepare a swap from the head loaded last, and keep it under its snapshot's id."""
 
     snapshot_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send a kept swap; ``together``: at the moment all others send theirs."""
+    """Send a prepared swap; ``together``: at the same moment as the other processes."""
 
     snapshot_id: int
     together: bool = False
@@ -50,13 +50,13 @@ class Made:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The step raised; the referee raises it again."""
+    """The order raised an error; the coordinator raises it again."""
 
     error: FrazilError
 
 
-Order = Look | Prepare | Send | Stop
-Reply = Sight | Made | Answer | Failed
+Order = Observe | Prepare | Send | Stop
+Reply = Observation | Made | Answer | Failed
 
 
 @dataclass(slots=True)
@@ -71,8 +71,8 @@ class _Worker:
 
     def obey(self, order: Order) -> Reply:
         match order:
-            case Look():
-                return self._look()
+            case Observe():
+                return self._observe()
             case Prepare(snapshot_id):
                 return self._prepare(snapshot_id)
             case Send(snapshot_id, together):
@@ -80,15 +80,15 @@ class _Worker:
             case Stop():
                 raise AssertionError("Stop is handled by the loop")
 
-    def _look(self) -> Sight:
+    def _observe(self) -> Observation:
         asked = SYSTEM.now_ms()
         self.head = self.opened.catalog.load(self.scratch.ident)
         answered = SYSTEM.now_ms()
         seen = self.head.metadata.ref_snapshot_id()
-        return Sight(self.number, self.head.location, seen, self.head.now_ms, asked, answered)
+        return Observation(self.number, self.head.location, seen, self.head.now_ms, asked, answered)
 
     def _prepare(self, snapshot_id: int) -> Made:
-        assert self.head is not None, "the referee looks before it prepares"
+        assert self.head is not None, "the coordinator sends Observe before Prepare"
         proposal = empty_snapshot(self.head, self.scratch, snapshot_id, f"process {self.number}")
         prepared = self.opened.catalog.prepare(self.scratch.ident, self.head, proposal)
         self.kept[snapshot_id] = prepared
@@ -114,12 +114,12 @@ def work(
     patience_s: float,
     environment: Mapping[str, str],
 ) -> None:
-    """The process's main function: open, say so, then obey until told to stop or the referee is gone."""
+    """The process's main function: open the catalog, then execute orders until Stop or the coordinator's end."""
     adopt_environment(environment)
     try:
         worker = _Worker(number, opener(), scratch, barrier, patience_s)
-        reply: Reply = worker._look()
-    except Exception as error:  # noqa: BLE001 - everything must reach the referee, or it would wait for nothing
+        reply: Reply = worker._observe()
+    except Exception as error:  # noqa: BLE001 - every error is reported, or the coordinator would wait for ever
         orders.send(Failed(_as_ours(error)))
         return
     orders.send(reply)

@@ -1,4 +1,4 @@
-"""What must be in the table when the fleet has stopped, from what its jobs were promised."""
+"""Compares the table with the commits that were acknowledged to the jobs."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from typing import Any
 import frazil
 from frazil.sink import PREFIX, Mark
 from frazil.verify.fleet.plan import CUSTOMERS, LOADED, ROWS_EACH, Plan, Report
+from frazil.wording import counted
 
 
 def findings(table: frazil.Table, plan: Plan, reports: Mapping[str, Report]) -> list[str]:
-    """Everything that is not as it must be, each in a sentence; none: nothing was lost, doubled or torn."""
+    """Every difference, in a sentence; none: no row was lost, duplicated or partly written."""
     rows = table.scan(columns=["writer", "n", "customer", "amount"]).to_arrow().to_pylist()
     by_writer: dict[str, dict[int, Any]] = collections.defaultdict(dict)
     found: list[str] = []
     for row in rows:
         mine = by_writer[row["writer"]]
         if row["n"] in mine:
-            found.append(f"row {row['n']} of {row['writer']} is there twice")
+            found.append(f"row {row['n']} of {row['writer']} exists twice")
         mine[row["n"]] = row
     for job, report in reports.items():
         found += [f"{job}: {failure}" for failure in report.failures]
-        found += [] if report.done else [f"{job} did not come to its end"]
+        found += [] if report.done else [f"{job} did not finish"]
     found += _streams(table, plan, by_writer)
     found += _appended("micro-batch", plan.batch_rows, reports, by_writer)
     found += _appended("backfill", plan.backfill_rows, reports, by_writer)
@@ -33,7 +34,7 @@ def findings(table: frazil.Table, plan: Plan, reports: Mapping[str, Report]) -> 
 
 
 def _streams(table: frazil.Table, plan: Plan, by_writer: Mapping[str, Mapping[int, Any]]) -> Iterator[str]:
-    """A batch may have been committed and not been told of when the stream stopped; the mark knows."""
+    """A batch may be committed without an answer when the stream stops; the sink's mark counts it."""
     for number in range(plan.streams):
         job = f"stream-{number}"
         mark = Mark.parse(table.properties.get(f"{PREFIX}{job}"), job)
@@ -45,8 +46,8 @@ def _appended(
     job: str, size: int, reports: Mapping[str, Report], by_writer: Mapping[str, Mapping[int, Any]]
 ) -> Iterator[str]:
     if job in reports:
-        promised = {n for number in reports[job].acknowledged for n in range(number * size, (number + 1) * size)}
-        yield from _same(job, promised, set(by_writer.get(job, ())))
+        wanted = {n for number in reports[job].acknowledged for n in range(number * size, (number + 1) * size)}
+        yield from _same(job, wanted, set(by_writer.get(job, ())))
 
 
 def _loaded(reports: Mapping[str, Report], by_writer: Mapping[str, Mapping[int, Any]]) -> Iterator[str]:
@@ -61,7 +62,8 @@ def _loaded(reports: Mapping[str, Report], by_writer: Mapping[str, Mapping[int, 
     yield from _same(LOADED, stay, set(there))
     wrong = [n for n, row in there.items() if row["amount"] != added[n]]
     if wrong:
-        yield f"{len(wrong)} rows of the first load have another amount than {added[wrong[0]]} merges gave them"
+        merges = counted(added[wrong[0]], "merge")
+        yield f"{counted(len(wrong), 'row')} of the first load: the amount is wrong after {merges}"
     yield from _same("merge", inserted, set(by_writer.get("merge", ())))
 
 
@@ -71,8 +73,8 @@ def _columns(table: frazil.Table, reports: Mapping[str, Report]) -> Iterator[str
         yield from (f"the column {name} is missing" for name in reports["schema"].acknowledged if name not in names)
 
 
-def _same(job: str, promised: set[int], there: set[int]) -> Iterator[str]:
-    if promised - there:
-        yield f"{len(promised - there)} rows of {job} are missing, the first is {min(promised - there)}"
-    if there - promised:
-        yield f"{len(there - promised)} rows of {job} are there that nobody was promised, as {min(there - promised)}"
+def _same(job: str, wanted: set[int], found: set[int]) -> Iterator[str]:
+    if missing := wanted - found:
+        yield f"{counted(len(missing), 'row')} of {job} missing, the first is {min(missing)}"
+    if extra := found - wanted:
+        yield f"{counted(len(extra), 'unacknowledged row')} of {job} found, the first is {min(extra)}"

@@ -1,4 +1,4 @@
-"""The jobs, each a loop in a thread of some Spark application: ``python -m frazil.verify.fleet.jobs PLAN JOB…``."""
+"""The jobs, each a loop in a thread of a Spark application: ``python -m frazil.verify.fleet.jobs PLAN JOB…``."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from frazil.verify.fleet.plan import CUSTOMERS, LOADED, ROWS_EACH, Plan
 
 
 class Job:
-    """What a job has in hand: its table, its session, the time, and somebody to tell."""
+    """A job's table, session, deadline and report."""
 
     def __init__(self, plan: Plan, name: str, spark: Any, deadline: float) -> None:
         self.plan = plan
         self.name = name
         self.spark = spark
         self._deadline = deadline
-        # A lake of its own: jobs of a fleet share nothing but the catalog.
+        # Every job opens the lake itself: jobs share only the catalog.
         self.lake = frazil.connect(plan.uri, create=False, spark=spark)
         self.table = self.lake.table(plan.table)
         self._lock = threading.Lock()
@@ -35,14 +35,14 @@ class Job:
     def pause(self, seconds: float) -> None:
         SYSTEM.sleep(max(0.0, min(seconds, self.left)))
 
-    def tell(self, **line: Any) -> None:
-        """One line of the job's report, durable when this returns: it is the job's acknowledgement."""
+    def report(self, **line: Any) -> None:
+        """Append a line to the job's report. It survives the end of the process."""
         path = os.path.join(self.plan.reports, f"{self.name}.jsonl")
         with self._lock, open(path, "ab") as file:
             file.write(orjson.dumps({"job": self.name, **line}) + b"\n")
 
     def did(self, commit: frazil.Commit, acknowledged: Any) -> None:
-        self.tell(
+        self.report(
             commits=1,
             rows=commit.rows_inserted + commit.rows_updated + commit.rows_deleted,
             rebased_over=commit.rebased_over,
@@ -51,13 +51,13 @@ class Job:
         )
 
     def repeat(self, act: Callable[[int], tuple[frazil.Commit, Any]], *, every: float) -> None:
-        """Act until the time is up. A true conflict is told and the next round comes; anything else ends the job."""
+        """Act until the deadline. A conflict is reported and the next round follows; other errors end the job."""
         number = 0
         while self.left > 0:
             try:
                 self.did(*act(number))
             except frazil.ConflictError as error:
-                self.tell(conflicts=[str(error)])
+                self.report(conflicts=[str(error)])
             number += 1
             self.pause(every)
 
@@ -78,7 +78,7 @@ def rows(job: Job, writer: str, first: int, count: int) -> Any:
 
 
 def stream(job: Job) -> None:
-    """A streaming query into a sink: exactly once, whatever happens to it."""
+    """A streaming query into an exactly-once sink."""
     from pyspark.sql import functions as F
 
     count = job.plan.stream_rows
@@ -186,7 +186,7 @@ def schema(job: Job) -> None:
 
 
 def reader(job: Job) -> None:
-    """A pinned scan gives the same rows however long one waits, and never half of a batch."""
+    """A pinned scan returns the same rows at any time, and never a part of a batch."""
     size = job.plan.stream_rows
 
     def look(scan: Any) -> list[Any]:
@@ -203,7 +203,7 @@ def reader(job: Job) -> None:
         ]
         if before != after:
             wrong.append(f"a pinned scan changed from {before} to {after}")
-        job.tell(commits=0, rows=sum(count for _, count in before), failures=wrong)
+        job.report(commits=0, rows=sum(count for _, count in before), failures=wrong)
 
 
 _JOBS: dict[str, Callable[[Job], None]] = {
@@ -242,12 +242,12 @@ def run(plan: Plan, names: list[str]) -> None:
 
 def _guarded(job: Job) -> None:
     kind = job.name.rpartition("-")[0] if job.name.startswith(("stream-", "reader-")) else job.name
-    job.tell(commits=0)
+    job.report(commits=0)
     try:
         _JOBS[kind](job)
-    except Exception as error:  # noqa: BLE001 - whatever ended it is the finding
-        job.tell(failures=[f"{type(error).__name__}: {error}"])
-    job.tell(done=True)
+    except Exception as error:  # noqa: BLE001 - every error is a finding
+        job.report(failures=[f"{type(error).__name__}: {error}"])
+    job.report(done=True)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""The pipeline that shares one table: who writes what, so that at the end everybody's rows can be told apart.
+"""The jobs that share one table, and which rows each of them writes.
 
 Every row has a writer and a number. Streams, micro-batches and the backfill only add rows of their own; the merge
-changes rows of the first load that nobody else changes; the GDPR job deletes customers that nobody adds rows for. So
-what must be in the table at the end follows from what was acknowledged, whatever the order of commits was.
+changes rows of the first load that no other job changes; the GDPR job deletes customers that no job adds rows for. So
+the acknowledged commits determine the table's final rows, whatever the order of the commits.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ PROPERTIES = {
     "write.merge.mode": "merge-on-read",
 }
 LOADED = "load"
-"""The writer of the rows that are there from the beginning."""
+"""The writer of the rows of the first load."""
 CUSTOMERS = 200
 ROWS_EACH = 25
-"""The first load has so many rows of each of so many customers; the GDPR job takes the first half of them out."""
+"""The first load has ROWS_EACH rows for each of CUSTOMERS customers; the GDPR job deletes the first half of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Plan:
     uri: str
     table: str
     reports: str
-    """A folder in which each job appends what it did, a line of JSON at a time."""
+    """A folder with a file of JSON lines for each job, to which it appends its report."""
     seconds: float = 60.0
     streams: int = 2
     stream_processes: int = 1
@@ -43,7 +43,7 @@ class Plan:
     readers: int = 1
 
     def processes(self) -> dict[str, list[str]]:
-        """Spark application → the jobs that run in it, as a fleet would have them."""
+        """Spark application → the jobs that run in it."""
         streams = [f"stream-{number}" for number in range(self.streams)]
         found = {f"streams-{at}": streams[at :: self.stream_processes] for at in range(self.stream_processes)}
         found["ingest"] = ["micro-batch", "backfill"]
@@ -62,7 +62,7 @@ class Plan:
 
 @dataclass(slots=True)
 class Report:
-    """What one job was told: the sums of its lines."""
+    """The report of one job: the sums of its lines."""
 
     job: str
     commits: int = 0
@@ -70,14 +70,14 @@ class Report:
     rebased_over: int = 0
     attempts: int = 0
     conflicts: list[str] = field(default_factory=list)
-    """True conflicts, each in a sentence: the job went on."""
+    """True conflicts, after which the job continued."""
     failures: list[str] = field(default_factory=list)
-    """What nobody should see."""
+    """Errors that must not occur."""
     acknowledged: list[Any] = field(default_factory=list)
-    """What the job was promised, in the job's own words (see ``check.py``)."""
+    """The job's acknowledged commits, in a form of its own (see ``check.py``)."""
     done: bool = False
 
-    def hear(self, line: Mapping[str, Any]) -> None:
+    def add(self, line: Mapping[str, Any]) -> None:
         self.commits += line.get("commits", 0)
         self.rows += line.get("rows", 0)
         self.rebased_over += line.get("rebased_over", 0)
@@ -91,5 +91,5 @@ class Report:
 def gathered(jobs: Sequence[str], lines: Sequence[Mapping[str, Any]]) -> dict[str, Report]:
     found = {job: Report(job) for job in jobs}
     for line in lines:
-        found[line["job"]].hear(line)
+        found[line["job"]].add(line)
     return found

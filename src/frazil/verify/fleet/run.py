@@ -1,4 +1,4 @@
-"""Starts the fleet's processes, listens to their reports, and checks the table when they are gone."""
+"""Starts the fleet's processes, reads their reports, and checks the table when they have ended."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from frazil.verify.fleet.check import findings
 from frazil.verify.fleet.plan import CUSTOMERS, LOADED, PROPERTIES, ROWS_EACH, SCHEMA, Plan, Report, gathered
 
 _GRACE_S = 120.0
-"""How long after its time an application may take to start, to finish what it does and to stop."""
+"""How long an application may take, beyond its time, to start, to finish and to stop."""
 
 Show = Callable[[Mapping[str, Report], float], None]
 
@@ -43,7 +43,7 @@ class Outcome:
 
 
 def prepare(lake: frazil.Lake, name: str) -> frazil.Table:
-    """The table with its first load."""
+    """Create the table with its first load."""
     table = lake.create_table(name, SCHEMA, partition_by=["bucket(4, customer)"], properties=PROPERTIES)
     count = CUSTOMERS * ROWS_EACH
     table.append(
@@ -60,7 +60,7 @@ def prepare(lake: frazil.Lake, name: str) -> frazil.Table:
 
 
 def run(lake: frazil.Lake, plan: Plan, show: Show) -> Outcome:
-    """The whole fleet, from its start to the verdict."""
+    """Run the whole fleet and check its table."""
     os.makedirs(plan.reports, exist_ok=True)
     began = SYSTEM.monotonic()
     jobs = [job for names in plan.processes().values() for job in names]
@@ -99,6 +99,6 @@ def _reports(plan: Plan, jobs: list[str]) -> dict[str, Report]:
     for job in jobs:
         path = Path(plan.reports) / f"{job}.jsonl"
         if path.exists():
-            # A line without its end is being written.
+            # A line without a newline is still being written.
             lines += [orjson.loads(line) for line in path.read_bytes().split(b"\n")[:-1] if line]
     return gathered(jobs, lines)

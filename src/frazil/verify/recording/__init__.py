@@ -1,10 +1,10 @@
-"""An opt-in log of what every client called and was told, for ``frazil check``.
+"""An opt-in log of every client's calls and their results, for ``frazil check``.
 
     with recording("history", values={"shop.t": ("id", "v")}):
         …
 
-or ``FRAZIL_RECORD=history FRAZIL_RECORD_VALUES=shop.t=id:v`` in the environment of any job, which records from the
-import of frazil on. Values of a row are recorded only for the columns that are named.
+or ``FRAZIL_RECORD=history FRAZIL_RECORD_VALUES=shop.t=id:v`` in the environment of a job, which records from the
+import of frazil on. Values of a row are recorded only for the named columns.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ __all__ = ["FOLDER", "VALUES", "FileRecorder", "record", "record_from_environmen
 def record(folder: str | Path, values: Mapping[str, tuple[Any, str]] | str | None = None) -> FileRecorder:
     """Record everything that this process does from now on. Raises InvalidInput when it already records."""
     if observe.recorder is not None:
-        raise InvalidInput("This process already records", advice="Call frazil.verify.recording.stop() first")
+        raise InvalidInput("This process is already recording", advice="Call frazil.verify.recording.stop() first")
     recorder = FileRecorder(folder, values)
     observe.recorder = recorder
     return recorder
 
 
 def stop() -> None:
-    """Record no more. Transactions that are open stay without an outcome in the log."""
+    """Stop recording. Open transactions have no outcome in the log."""
     recorder = observe.recorder
     observe.recorder = None
     if isinstance(recorder, FileRecorder):
@@ -53,7 +53,7 @@ def recording(folder: str | Path, values: Mapping[str, tuple[Any, str]] | str | 
 
 
 def record_from_environment() -> None:
-    """Begin to record if the environment asks for it."""
+    """Start recording if the environment says so."""
     folder = os.environ.get(FOLDER)
     if folder and observe.recorder is None:
         record(folder, os.environ.get(VALUES))

@@ -1,4 +1,4 @@
-"""Which columns of which tables may be recorded: nothing else of a row ever gets into a log."""
+"""The columns whose values may be recorded: no other value of a row is ever logged."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Named:
         return (*self.keys, self.value)
 
     def ids(self, schema: Schema) -> tuple[int, ...] | None:
-        """The field ids of the columns, keys first; None: the schema has not all of them."""
+        """The field ids of the columns, keys first; None: the schema lacks some of them."""
         found = [schema.find_field(name).field_id for name in self.columns if name in schema.column_names]
         return tuple(found) if len(found) == len(self.columns) else None
 
@@ -39,7 +39,7 @@ class Named:
 
 
 def parse_named(values: Mapping[str, tuple[Any, str]] | str | None) -> dict[str, Named]:
-    """``{"shop.t": ("id", "v")}``, or the same as text: ``shop.t=id:v``, several separated by commas, several key
+    """``{"shop.t": ("id", "v")}``, or the same as a string: ``shop.t=id:v``; tables are separated by commas, key
     columns by plus signs.
     """
     if not values:
@@ -63,7 +63,7 @@ def _parsed(text: str) -> tuple[str, tuple[tuple[str, ...], str]]:
 
 
 def asked_keys(where: Filter, key_id: int) -> list[Any] | None:
-    """The keys that a condition asks for by name (``id = 1``, ``id IN (1, 2)``); None: it is another condition."""
+    """The keys that a condition selects (``id = 1``, ``id IN (1, 2)``); None: it is of another form."""
     condition = where.condition
     if not isinstance(condition, Call) or condition.op not in ("eq", "in"):
         return None
@@ -78,7 +78,7 @@ def asked_keys(where: Filter, key_id: int) -> list[Any] | None:
 
 
 def shown_filter(where: Filter, named: Named | None) -> str | None:
-    """The condition, without what it says about columns that are not named."""
+    """The condition; of one on other columns than the named ones, only the columns' names."""
     if where.is_true:
         return None
     names = {column.name for column in where.columns}

@@ -20,11 +20,11 @@ SUFFIX = ".jsonl"
 
 
 def plain(value: object) -> Any:
-    """A key or a value as JSON has it; what JSON has no form for becomes text, the same wherever it is seen."""
+    """A key or a value as JSON; a value without a JSON form becomes the same string everywhere."""
     if value is None or isinstance(value, str | bool):
         return value
     if isinstance(value, int | float):
-        # Beyond 64 bits, and for what is no number, JSON has nothing that everybody reads alike.
+        # JSON has no portable form for integers beyond 64 bits, and for NaN and infinity.
         exact = -(2**63) <= value < 2**63 if isinstance(value, int) else value == value and abs(value) != float("inf")
         return value if exact else str(value)
     if isinstance(value, bytes):
@@ -49,14 +49,14 @@ class Log:
         self._count = 0
 
     def new_id(self) -> str:
-        """A transaction's id that no other process gives out."""
+        """A transaction id, unique among all processes."""
         self._here()
         with self._lock:
             self._count += 1
             return f"{self._run}-{self._count}"
 
     def moment(self) -> dict[str, Any]:
-        """Who and when."""
+        """The process, the thread and the time."""
         return {
             "process": f"{self._host}:{os.getpid()}:{threading.get_ident()}",
             "wall": self._runtime.now_ms() / 1000,
@@ -64,7 +64,7 @@ class Log:
         }
 
     def write(self, *events: dict[str, Any]) -> None:
-        """Append events, each with who and when, where it does not say so itself."""
+        """Append events, each with the process and the time unless it has them."""
         now = self.moment()
         text = b"".join(orjson.dumps({**now, **each}, option=orjson.OPT_APPEND_NEWLINE) for each in events)
         try:
@@ -72,7 +72,7 @@ class Log:
             with self._lock:
                 _write_all(self._file, text)
         except OSError as error:
-            # What is missing in a log is taken as not known: a job must not fail for it.
+            # A job must not fail because of its log: missing events count as unknown.
             _log.warning("The recorder cannot write to %s: %s", self._folder, error)
 
     def close(self) -> None:
@@ -82,10 +82,10 @@ class Log:
             self._pid = self._file = -1
 
     def _here(self) -> None:
-        """Open a file for this process, also when it was forked from one that has its own."""
+        """Open a file for this process, also after a fork."""
         if self._pid == os.getpid():
             return
-        # The parent's lock may have been held by a thread that does not live here.
+        # A thread that does not exist in this process may have held the parent's lock.
         self._lock = threading.Lock()
         with self._lock:
             if self._pid == os.getpid():
@@ -106,7 +106,7 @@ def _write_all(file: int, text: bytes) -> None:
 
 
 def host_name() -> str:
-    """This machine since it was started: within it, the monotonic clocks of all processes are one."""
+    """This machine since its boot: all its processes share one monotonic clock."""
     boot = ""
     with contextlib.suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()[:8]

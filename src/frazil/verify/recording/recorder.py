@@ -1,4 +1,4 @@
-"""The recorder: told by the seam in ``frazil.observe`` what clients call, it writes it down with what they are told."""
+"""The recorder: writes clients' calls and their results, as ``frazil.observe`` reports them, to a log."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ Event = dict[str, Any]
 
 
 def table_name(name: str, branch: str) -> str:
-    """A branch is a table of its own: it has its own history."""
+    """A branch counts as a table: it has its own history."""
     return name if branch == MAIN else f"{name}@{branch}"
 
 
 @dataclass(frozen=True, slots=True)
 class _Pinned:
-    """A table as a transaction found it."""
+    """A table as a transaction pinned it."""
 
     metadata: TableMetadata
 
     def version(self, branch: str) -> int | None:
-        """The newest snapshot of a branch; one that the transaction itself has made began as main."""
+        """The newest snapshot of a branch; a branch that the transaction created started from main."""
         return self.metadata.ref_snapshot_id(branch if branch in self.metadata.refs else MAIN)
 
 
@@ -48,14 +48,14 @@ class FileRecorder:
     def __init__(self, folder: str | Path, values: Mapping[str, tuple[Any, str]] | str | None = None) -> None:
         self._named = parse_named(values)
         columns = {table: [list(each.keys), each.value] for table, each in self._named.items()}
-        # Absolute now: the process may change its folder.
+        # Absolute: the process may change its working directory.
         self.log = Log(Path(folder).absolute(), {"columns": columns})
         self._transactions: weakref.WeakKeyDictionary[Transaction, str] = weakref.WeakKeyDictionary()
-        self._told: dict[str, dict[Ident, int]] = {}
-        """Open transaction → table → how many of its operations are in the log."""
+        self._logged: dict[str, dict[Ident, int]] = {}
+        """Open transaction → table → the number of its operations in the log."""
         self._here = threading.local()
 
-    # What the seam calls
+    # Called by frazil.observe
 
     def calling(self) -> None:
         self._here.called = self.log.moment()
@@ -72,11 +72,11 @@ class FileRecorder:
             if isinstance(session, Transaction):
                 transaction = self._transactions.get(session)
                 self._write_staged(session)
-                # Rows of its own may be in the scan's snapshot, which nobody else will ever see.
+                # The scan's snapshot may hold the transaction's own rows, and is never committed as it is.
                 pinned = _Pinned(session.work(table._ident).head.metadata)
                 version = version if is_historic else pinned.version(branch)
             else:
-                # A whole lake as it was at one instant.
+                # lake.snapshot(): an old version on purpose.
                 is_historic = True
         named = self._named.get(table.name)
         event: Event = {
@@ -123,7 +123,7 @@ class FileRecorder:
     def ending(self, transaction: Transaction) -> Iterator[None]:
         name = self._transactions.get(transaction)
         if name is None:
-            # It began before the recording did.
+            # It began before the recording.
             yield
             return
         self._here.ending, self._here.ended = name, False
@@ -136,7 +136,7 @@ class FileRecorder:
             raise
         finally:
             self._here.ending = None
-            self._told.pop(name, None)
+            self._logged.pop(name, None)
         if not self._here.ended:
             # It wrote nothing.
             self.log.write({"event": "ok", "tx": name, "changed": False})
@@ -144,7 +144,7 @@ class FileRecorder:
     def rolled_back(self, transaction: Transaction) -> None:
         name = self._transactions.get(transaction)
         if name is not None:
-            self._told.pop(name, None)
+            self._logged.pop(name, None)
             self.log.write({"event": "failed", "tx": name, "error": "rollback"})
 
     # Inner workings
@@ -162,24 +162,24 @@ class FileRecorder:
         if transaction is not None:
             self.log.write({"tx": transaction, **event})
             return
-        # Outside of a transaction, each read is one.
+        # Outside a transaction, each read is a transaction.
         name = self.log.new_id()
         begin, end = {"event": "begin", "tx": name, **called}, {"event": "ok", "tx": name, "changed": False}
         self.log.write(begin, {"tx": name, **event}, end)
 
     def _write_staged(self, transaction: Transaction) -> None:
-        """Write down what a transaction has written since the last look, ahead of what it reads next."""
+        """Log what a transaction has written since the last call, before its next read."""
         name = self._transactions.get(transaction)
         if name is None:
             return
         for ident, work in transaction._works.items():
-            told = self._told.setdefault(name, {}).get(ident, 0)
-            if told == len(work.operations):
+            logged = self._logged.setdefault(name, {}).get(ident, 0)
+            if logged == len(work.operations):
                 continue
-            self._told[name][ident] = len(work.operations)
+            self._logged[name][ident] = len(work.operations)
             pinned = _Pinned(work.head.metadata)
             context = transaction.lake.commit_context(ident)
-            self.log.write(*self._writes(context, name, work.operations[told:], pinned))
+            self.log.write(*self._writes(context, name, work.operations[logged:], pinned))
 
     def _writes(
         self, context: CommitContext, name: str, operations: Sequence[Operation], pinned: _Pinned | None = None
@@ -190,11 +190,11 @@ class FileRecorder:
             if not isinstance(write, Write) or write.is_empty:
                 continue
             table = table_name(str(context.ident), write.branch)
-            changes, looked = changes_of(write, lambda: context.catalog.load(context.ident), context.storage, named)
-            if looked:
+            changes, read_keys = changes_of(write, lambda: context.catalog.load(context.ident), context.storage, named)
+            if read_keys:
                 base = write.base.snapshot_id if pinned is None else pinned.version(write.branch)
                 event = {"event": "read", "tx": name, "table": table, "version": base, "empty": base is None}
-                events.append({**event, "keys": _distinct(looked)})
+                events.append({**event, "keys": _distinct(read_keys)})
             events.append({"event": "write", "tx": name, "table": table, "verb": write.name, "writes": changes})
         return events
 

@@ -1,4 +1,4 @@
-"""What a write does to the keys of a table, read from the files that were staged for it."""
+"""The changes of a write by key, read from its staged files."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _OTHER: tuple[list[Change], list[Any]] = ([["other", None, None]], [])
 def changes_of(
     write: Write, load: Callable[[], Head], storage: Storage, named: Named | None
 ) -> tuple[list[Change], list[Any]]:
-    """The changes by key, and the keys of the rows that were there and that it depends on.
+    """The changes by key, and the keys of existing rows that the write depends on.
 
-    Where the columns are not named, or the files do not say it, the change is ``other``: rows nobody knows.
+    Where the columns are not named, or the files do not have them, the change is ``other``: unknown rows.
     """
     if write.is_empty or write.kind is Kind.REWRITE:
         return [], []
@@ -48,25 +48,24 @@ def changes_of(
         gone = [] if write.kind in (Kind.UPSERT, Kind.APPEND) else list(reader.gone())
         added = list(reader.added())
     except FrazilError:
-        # The base has expired, or a file of it has not these columns.
+        # The base has expired, or one of its files lacks these columns.
         return _OTHER
     whole_keys = bool(write.reads) and all(read.where.field_ids <= set(ids[:-1]) for read in write.reads)
     if write.kind is Kind.UPSERT or (whole_keys and write.kind in (Kind.OVERWRITE, Kind.REPLACE_PARTITIONS)):
         return _put(added, [key for key, _ in gone]), []
     changes: list[Change] = [["take", key, value] for key, value in gone]
     changes += [["add", key, value] for key, value in added]
-    # What is updated by key depends on what the key holds. A row that is looked for by other columns, or that only
-    # goes, does so whatever else its key holds.
+    # An update by key depends on the key's values. A row that is found by other columns, or only deleted, does not.
     depends = whole_keys and write.kind in (Kind.UPDATE, Kind.MERGE)
     return changes, [key for key, _ in gone] if depends else []
 
 
 def _put(added: list[tuple[Any, Any]], gone: list[Any]) -> list[Change]:
-    """Rows that take the place of whatever their keys hold, and keys that are emptied."""
+    """Rows that replace the values of their keys, and keys that are emptied."""
     kept: set[str] = set()
     changes: list[Change] = []
     for key, value in added:
-        # The first row of a key takes the place of the old ones; a further one stands beside it.
+        # The first row of a key replaces the old ones; further ones are added.
         changes.append(["add" if repr(key) in kept else "put", key, value])
         kept.add(repr(key))
     emptied = {repr(key): ["remove", key, None] for key in gone if repr(key) not in kept}
@@ -74,7 +73,7 @@ def _put(added: list[tuple[Any, Any]], gone: list[Any]) -> list[Change]:
 
 
 class _Reader:
-    """Reads the named columns of the files that a write brings and of the rows that it takes out."""
+    """Reads the named columns of the files that a write adds and of the rows that it deletes."""
 
     def __init__(self, write: Write, head: Head, storage: Storage, named: Named, ids: Sequence[int]) -> None:
         self._write = write
@@ -93,7 +92,7 @@ class _Reader:
                     yield from self._named.pairs(batch)
 
     def gone(self) -> Iterator[tuple[Any, Any]]:
-        """(key, value) of the rows that were live and go."""
+        """(key, value) of the live rows that are deleted."""
         write = self._write
         copied: dict[str, BitMap64] = {}
         for runs in write.copies.values():
@@ -112,14 +111,14 @@ class _Reader:
                         yield pair
 
     def _tasks(self, files: dict[str, DataFile]) -> dict[str, FileTask]:
-        """The files with the deletes that applied to them in the version that the write was made on."""
+        """The files with the deletes that apply to them in the write's base."""
         base = self._write.base.snapshot
         found: dict[str, FileTask] = {}
         if base is not None:
             everything = parse_filter(None, self._metadata.schema())
             planned = plan(self._metadata, base, everything, self._storage).tasks
             found = {each.file.file_path: each for each in planned if each.file.file_path in files}
-        # A transaction may take out rows that it has put in itself.
+        # A transaction may delete rows that it inserted itself.
         own = {path: FileTask(file, 0, None) for path, file in files.items() if path not in found}
         return {path: replace(task, residual=None) for path, task in {**found, **own}.items()}
 

@@ -1,4 +1,4 @@
-"""A scan that tells which values of named columns were read with it, and is the same in every other way."""
+"""A scan that reports the values it reads from the named columns, and is otherwise unchanged."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Tell = Callable[[dict[str, Any]], None]
 
 
 class RecordedScan(Scan):
-    """Rows pass through it on their way to the reader. A read that was broken off tells nothing."""
+    """Passes rows on to the reader. An interrupted read reports nothing."""
 
     _named: Named
     _scope: dict[str, Any]
@@ -31,8 +31,8 @@ class RecordedScan(Scan):
     def to_spark(self, spark: Any = None) -> Any:
         """The rows as a DataFrame of a Spark session: the one given, else the lake's, else the one that is active.
 
-        The named columns are read once more, now and in a job of their own: the snapshot is pinned, so that whatever
-        the frame is used for sees the same rows.
+        The named columns are read again now, in a job of their own. The snapshot is pinned, so that every use of the
+        frame sees the same rows.
         """
         frame = super().to_spark(spark)
         found = _Seen(self._named)
@@ -42,7 +42,7 @@ class RecordedScan(Scan):
 
 
 def recorded_scan(scan: Scan, named: Named, tell: Tell) -> Scan:
-    """The scan itself where its rows do not say all about a key: other columns, other conditions, or a limit."""
+    """A recording scan; the scan itself where its rows may be incomplete: other columns, conditions, or a limit."""
     wanted = scan._wanted
     ids = named.ids(wanted)
     where = scan._filter
@@ -56,7 +56,7 @@ def recorded_scan(scan: Scan, named: Named, tell: Tell) -> Scan:
 
 
 class _Seen:
-    """Values by key, as often as they were seen."""
+    """Values by key, with repetitions."""
 
     def __init__(self, named: Named) -> None:
         self._many = len(named.keys) > 1

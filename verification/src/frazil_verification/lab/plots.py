@@ -11,7 +11,7 @@ from frazil_verification.lab.model import ARRIVALS, PUBLISHED, LabReport, Row
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Okabe and Ito's colours: told apart with every kind of colour vision.
+# Okabe and Ito's palette: distinguishable with every kind of colour vision.
 _COLOURS = {"linear": "#D55E00", "exponential": "#0072B2", "jitter": "#009E73"}
 _MARKERS = {"linear": "o", "exponential": "s", "jitter": "^"}
 _LABELS = {"linear": "linear", "exponential": "exponential", "jitter": "exponential + jitter"}
