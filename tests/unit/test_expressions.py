@@ -45,12 +45,21 @@ from pyiceberg.types import (
 )
 
 from frazil.errors import InvalidInput, SchemaMismatch, Unsupported
-from frazil.format import pruning
-from frazil.format.assign import assigned
-from frazil.format.conditions import MOST_LISTED, in_partitions, near_keys
-from frazil.format.filters import Lit, lit, parse_expression, parse_filter
+from frazil.expr import (
+    MOST_LISTED,
+    Facts,
+    Lit,
+    Share,
+    assigned,
+    in_partitions,
+    lit,
+    may_match,
+    must_match,
+    near_keys,
+    parse_expression,
+    parse_filter,
+)
 from frazil.format.partitions import arrow_transform
-from frazil.format.pruning import Facts, Share
 
 
 def field(field_id: int, name: str, kind: Any, required: bool = False) -> NestedField:
@@ -363,7 +372,7 @@ def test_a_partition_by_a_column_that_is_gone_is_refused() -> None:
 
 def test_buckets_prune_by_partition() -> None:
     made = in_partitions(spec((1, BucketTransform(8))), [(2,), (5,)], SCHEMA)
-    may, must = pruning.may_match(made.may), pruning.must_match(made.must)
+    may, must = may_match(made.may), must_match(made.must)
 
     def judged(low: int, high: int, count: int = 8, nulls: Share = Share.NONE) -> tuple[bool, bool]:
         facts = Facts(nulls=nulls, nans=Share.NONE, buckets=((count, low, high),))
@@ -391,7 +400,7 @@ def test_few_keys_are_listed_and_many_are_a_range() -> None:
 @pytest.mark.parametrize("name", ["i", "l", "dec", "s", "day", "ts", "ntz", "t", "u", "fx", "bin", "b"])
 @pytest.mark.parametrize("most", [0, 1000])
 def test_keys_of_every_type_are_near_themselves(name: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    from frazil.format import conditions
+    from frazil.expr import conditions
 
     monkeypatch.setattr(conditions, "MOST_LISTED", most)
     rows = batch(ROW, {**dict.fromkeys(ROW), "must": 1})

@@ -55,9 +55,7 @@ from pyiceberg.types import (
 )
 
 from frazil.errors import InvalidInput
-from frazil.format import pruning
-from frazil.format.conditions import in_partitions
-from frazil.format.filters import Filter, parse_filter
+from frazil.expr import Facts, FileFacts, Filter, Lookup, in_partitions, may_match, must_match, parse_filter
 from frazil.format.manifests import summarize_partitions
 from frazil.model import DataFile
 
@@ -362,8 +360,8 @@ def verdicts(made: Filter, kind: PrimitiveType, value: Any) -> tuple[bool, bool,
     """Of a row with this value in a file of this type: whether it is selected, may be, and must be."""
     arrow: Any = schema_to_pyarrow(kind)
     rows = pa.table({"x": pa.array([value], arrow)})
-    facts = pruning.FileFacts(made.schema, made.field_ids, {}).of_file(bounds_of(kind, value))
-    return made.mask(rows).true_count == 1, pruning.may_match(made.may)(facts), pruning.must_match(made.must)(facts)
+    facts = FileFacts(made.schema, made.field_ids, {}).of_file(bounds_of(kind, value))
+    return made.mask(rows).true_count == 1, may_match(made.may)(facts), must_match(made.must)(facts)
 
 
 FLOAT_TENTH = struct.unpack("<f", struct.pack("<f", 0.1))[0]
@@ -844,10 +842,10 @@ def described(rows: list[Row], *, nulls: bool, nans: bool, bounds: bool) -> Data
     )  # fmt: skip
 
 
-def check_sound(made: Filter, matching: list[bool], lookup: pruning.Lookup) -> None:
+def check_sound(made: Filter, matching: list[bool], lookup: Lookup) -> None:
     if any(matching):
-        assert pruning.may_match(made.may)(lookup), made.text
-    if pruning.must_match(made.must)(lookup):
+        assert may_match(made.may)(lookup), made.text
+    if must_match(made.must)(lookup):
         assert all(matching), made.text
 
 
@@ -882,8 +880,8 @@ def test_no_pair_of_values_fools_the_statistics(name: str) -> None:
     files = [described(rows, nulls=nulls, nans=True, bounds=True) for rows in groups for nulls in (True, False)]
     for condition in every_leaf_about(name):
         made = parse_filter(condition.sql, SCHEMA)
-        may, must = pruning.may_match(made.may), pruning.must_match(made.must)
-        facts = pruning.FileFacts(SCHEMA, made.field_ids, {})
+        may, must = may_match(made.may), must_match(made.must)
+        facts = FileFacts(SCHEMA, made.field_ids, {})
         for position, file in enumerate(files):
             matching = [condition.value(row) is True for row in groups[position // 2]]
             lookup = facts.of_file(file)
@@ -900,7 +898,7 @@ def test_statistics_never_drop_a_matching_file_nor_claim_a_row_that_does_not_mat
     made = parse_filter(condition.sql, SCHEMA)
     matching = [condition.value(row) is True for row in rows]
     file = described(rows, nulls=nulls, nans=nans, bounds=bounds)
-    check_sound(made, matching, pruning.FileFacts(SCHEMA, made.field_ids, {}).of_file(file))
+    check_sound(made, matching, FileFacts(SCHEMA, made.field_ids, {}).of_file(file))
     # The same through PyIceberg's evaluators, for those who hand the expressions to it.
     if any(matching):
         assert _InclusiveMetricsEvaluator(SCHEMA, made.inclusive).eval(file)  # type: ignore[arg-type]
@@ -934,7 +932,7 @@ def partition_of(row: Row, fields: list[tuple[int, Transform[Any, Any]]]) -> tup
     )
 
 
-def _known_of(known: dict[int, pruning.Facts], unknown: pruning.Facts, field_id: int) -> pruning.Facts:
+def _known_of(known: dict[int, Facts], unknown: Facts, field_id: int) -> Facts:
     return known.get(field_id, unknown)
 
 
@@ -952,8 +950,8 @@ def test_partitions_never_drop_a_matching_file_nor_claim_a_row_that_does_not_mat
     spec = PartitionSpec(
         *(PartitionField(source, 1000 + i, transform, f"p{i}") for i, (source, transform) in enumerate(fields))
     )
-    facts = pruning.FileFacts(SCHEMA, made.field_ids, {spec.spec_id: spec})
-    unknown = pruning.Facts()
+    facts = FileFacts(SCHEMA, made.field_ids, {spec.spec_id: spec})
+    unknown = Facts()
     partitions = [partition_of(row, fields) for row in rows]
     for partition in partitions:
         inside = [row for row, other in zip(rows, partitions, strict=True) if repr(other) == repr(partition)]
@@ -994,23 +992,23 @@ def test_bounds_decide(text: str, lower: int, upper: int, may: bool, must: bool)
         "f", 4, 1, value_counts={field_id: 4}, null_value_counts={field_id: 0}, lower_bounds={field_id: low},
         upper_bounds={field_id: high},
     )  # fmt: skip
-    lookup = pruning.FileFacts(SCHEMA, made.field_ids, {}).of_file(file)
-    assert (pruning.may_match(made.may)(lookup), pruning.must_match(made.must)(lookup)) == (may, must)
+    lookup = FileFacts(SCHEMA, made.field_ids, {}).of_file(file)
+    assert (may_match(made.may)(lookup), must_match(made.must)(lookup)) == (may, must)
 
 
 def test_a_file_that_may_hold_nan_is_kept_for_greater_than() -> None:
     made = parse_filter("d > 5", SCHEMA)
-    facts = pruning.FileFacts(SCHEMA, made.field_ids, {})
+    facts = FileFacts(SCHEMA, made.field_ids, {})
     silent = DataFile("f", 4, 1, null_value_counts={4: 0}, upper_bounds={4: to_bytes(DoubleType(), 2.0)})
     sure = replace(silent, nan_value_counts={4: 0})
-    assert pruning.may_match(made.may)(facts.of_file(silent))
-    assert not pruning.may_match(made.may)(facts.of_file(sure))
+    assert may_match(made.may)(facts.of_file(silent))
+    assert not may_match(made.may)(facts.of_file(sure))
 
 
 def test_bounds_of_a_column_widened_since_are_read() -> None:
     made = parse_filter("id > 5", SCHEMA)
     four_bytes = DataFile("f", 4, 1, upper_bounds={1: to_bytes(IntegerType(), 3)})
-    assert not pruning.may_match(made.may)(pruning.FileFacts(SCHEMA, made.field_ids, {}).of_file(four_bytes))
+    assert not may_match(made.may)(FileFacts(SCHEMA, made.field_ids, {}).of_file(four_bytes))
 
 
 @given(st.text(max_size=30))

@@ -44,7 +44,7 @@ from pyiceberg.types import (
 )
 
 from frazil.errors import CorruptMetadata, InvalidInput, StorageError, Unsupported
-from frazil.format.filters import parse_filter
+from frazil.expr import parse_filter
 from frazil.format.metadata import TableMetadata
 from frazil.format.storage import Storage
 from frazil.read.arrow import Reading, read_task

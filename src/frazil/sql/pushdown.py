@@ -15,7 +15,7 @@ from pyiceberg.schema import Schema
 from sqlglot import exp
 
 from frazil.errors import InvalidInput
-from frazil.format._sql_nodes import (
+from frazil.expr import (
     BOOL,
     DATE,
     MICROS_PER_DAY,
@@ -27,8 +27,8 @@ from frazil.format._sql_nodes import (
     Literal,
     Node,
     is_numeric,
+    parse_filter,
 )
-from frazil.format.filters import parse_filter
 from frazil.sql.tokens import quoted
 
 _COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "nseq", "in"})

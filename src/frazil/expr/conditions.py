@@ -18,10 +18,11 @@ from pyiceberg.transforms import BucketTransform, IdentityTransform, TruncateTra
 from pyiceberg.types import DoubleType, FloatType, StringType
 
 from frazil.errors import InvalidInput, Unsupported
-from frazil.format import pruning
-from frazil.format._sql_cast import format_date, format_timestamp
-from frazil.format._sql_eval import internal, normalize
-from frazil.format._sql_nodes import (
+from frazil.expr import facts as pruning
+from frazil.expr.bind import Filter, parse_filter
+from frazil.expr.cast import format_date, format_timestamp
+from frazil.expr.evaluate import internal, normalize
+from frazil.expr.nodes import (
     BINARY,
     BOOL,
     DATE,
@@ -43,7 +44,6 @@ from frazil.format._sql_nodes import (
     is_decimal,
     sql_type,
 )
-from frazil.format.filters import Filter, parse_filter
 
 pc: Any = pyarrow.compute
 MOST_LISTED = 1000

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
 from typing import Any
 
-from frazil.format._sql_nodes import (
+from frazil.expr.nodes import (
     BINARY,
     BOOL,
     DATE,

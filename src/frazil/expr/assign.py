@@ -37,9 +37,10 @@ from pyiceberg.types import (
 )
 
 from frazil.errors import SchemaMismatch, Unsupported
-from frazil.format._sql_cast import CastError, Target, find_cast, parse_date, parse_time, parse_timestamp
-from frazil.format._sql_eval import denormalize, per_row, to_double
-from frazil.format._sql_nodes import (
+from frazil.expr.bind import Expression
+from frazil.expr.cast import CastError, Target, find_cast, parse_date, parse_time, parse_timestamp
+from frazil.expr.evaluate import denormalize, per_row, to_double
+from frazil.expr.nodes import (
     BINARY,
     BOOL,
     DATE,
@@ -58,7 +59,6 @@ from frazil.format._sql_nodes import (
     is_decimal,
     type_name,
 )
-from frazil.format.filters import Expression
 
 Array = Any
 Store = Callable[[Array], Array]

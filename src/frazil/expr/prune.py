@@ -19,7 +19,8 @@ from typing import Literal as Choice
 
 from pyiceberg.types import DecimalType, FixedType, FloatType, IntegerType
 
-from frazil.format._sql_nodes import (
+from frazil.expr.facts import Atom, Tree, both, either
+from frazil.expr.nodes import (
     BOOL,
     DATE,
     DOUBLE,
@@ -35,7 +36,6 @@ from frazil.format._sql_nodes import (
     Node,
     is_decimal,
 )
-from frazil.format.pruning import Atom, Tree, both, either
 
 Outcome = Choice["true", "false", "null"]
 _EXACT = Context(prec=100)

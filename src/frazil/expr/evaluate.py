@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute
 
 from frazil.errors import InvalidInput
-from frazil.format._sql_cast import CastError, Target, find_cast
-from frazil.format._sql_nodes import (
+from frazil.expr.cast import CastError, Target, find_cast
+from frazil.expr.nodes import (
     BINARY,
     BOOL,
     DATE,

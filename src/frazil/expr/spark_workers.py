@@ -17,9 +17,10 @@ from typing import Any
 import pyarrow as pa
 
 from frazil import errors
-from frazil.format import _sql_cast, _sql_eval, _sql_nodes
-from frazil.format._sql_eval import ARITHMETIC, Frame, evaluate, spread
-from frazil.format._sql_nodes import (
+from frazil.expr import cast, executor, nodes
+from frazil.expr import evaluate as evaluation
+from frazil.expr.evaluate import ARITHMETIC, Frame, evaluate, spread
+from frazil.expr.nodes import (
     BINARY,
     BOOL,
     DATE,
@@ -39,9 +40,8 @@ from frazil.format._sql_nodes import (
     decimal_shape,
     is_decimal,
 )
-from frazil.on_spark import executor_eval
 
-_SENT = (errors, _sql_cast, _sql_eval, _sql_nodes)
+_SENT = (errors, cast, evaluation, nodes)
 _lock = threading.Lock()
 _WIRE: dict[DataType, tuple[str, Any]] = {
     BOOL: ("boolean", pa.bool_()),
@@ -82,7 +82,7 @@ def is_foreign(node: Call) -> bool:
         return is_decimal(node.type) and not _is_exact(node)
     if node.op == "in" and isinstance(node.args[0], Literal):
         return True
-    if node.op in _sql_eval.COMPARED and _too_wide(node.option):
+    if node.op in evaluation.COMPARED and _too_wide(node.option):
         return not any(isinstance(each, Literal) for each in node.args) or node.op == "in"
     return False
 
@@ -130,7 +130,7 @@ def sent(node: Node, *, fallible: bool) -> Sent:
     spark_name, storage = wire(node.type)
     returns = f"struct<value: {spark_name}, error: string>" if fallible else spark_name
     takes = tuple(wire(each.type)[1] for each in inputs)
-    evaluator = executor_eval.Evaluator(pickled(node), takes, storage, fallible)
+    evaluator = executor.Evaluator(pickled(node), takes, storage, fallible)
     return Sent(_function(evaluator, returns), tuple(inputs))
 
 
@@ -160,11 +160,11 @@ def _stays(node: Call) -> bool:
     return node.op == "bucketed" or (node.op == "isnull" and node.args[0].type == NESTED)
 
 
-def _function(evaluator: executor_eval.Evaluator, returns: str) -> Callable[..., Any]:
+def _function(evaluator: executor.Evaluator, returns: str) -> Callable[..., Any]:
     from pyspark import cloudpickle
     from pyspark.sql import functions
 
-    cloudpickle.register_pickle_by_value(executor_eval)
+    cloudpickle.register_pickle_by_value(executor)
     made: Callable[..., Any]
     arrow_udf: Any = getattr(functions, "arrow_udf", None)
     if arrow_udf is not None:

@@ -3,7 +3,7 @@
 A session's ANSI mode, time zone and decimal settings change nothing: what depends on them is written otherwise here.
 Comparisons stay plain enough for Spark to push them down to Parquet, with two exceptions that would lose rows there:
 Parquet's statistics leave NaN out, and its dictionaries tell 0.0 from -0.0. What Spark has no function for that agrees
-with ours on every value goes to Python workers (columns_python.py).
+with ours on every value goes to Python workers (spark_workers.py).
 
 Where ours fails on a row (an overflow, a division by zero, a cast), Spark's task fails. A filter may spare a row the
 failure that another part of it rules out already.
@@ -23,9 +23,11 @@ from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.types import IntegerType, PrimitiveType, TimestampType, TimestamptzType
 
 from frazil.errors import Unsupported
-from frazil.format._sql_cast import Target, format_timestamp
-from frazil.format._sql_eval import ARITHMETIC, DATE_PARTS, can_fail
-from frazil.format._sql_nodes import (
+from frazil.expr import spark_workers
+from frazil.expr.bind import Expression, Filter
+from frazil.expr.cast import Target, format_timestamp
+from frazil.expr.evaluate import ARITHMETIC, DATE_PARTS, can_fail
+from frazil.expr.nodes import (
     BINARY,
     BOOL,
     DATE,
@@ -48,8 +50,6 @@ from frazil.format._sql_nodes import (
     decimal_shape,
     is_decimal,
 )
-from frazil.format.filters import Expression, Filter
-from frazil.on_spark import columns_python
 from frazil.on_spark.transforms import transformed
 
 SparkColumn = Any
@@ -110,7 +110,7 @@ class _Translator:
         Spark runs functions in Python on all rows, and other parts of a filter before them. So a tree in which
         something is foreign and something can fail goes to Python as one, but for the first parts of an AND.
         """
-        if not columns_python.has_foreign(node) or not can_fail(node):
+        if not spark_workers.has_foreign(node) or not can_fail(node):
             return self.column(node)
         if not isinstance(node, Call) or node.op != "and":
             return self.in_python(node)
@@ -125,11 +125,11 @@ class _Translator:
             return self.literal(node.value, node.type)
         if isinstance(node, Column):
             return self._at(node)
-        return self.in_python(node) if columns_python.is_foreign(node) else _OPS[node.op](self, node)
+        return self.in_python(node) if spark_workers.is_foreign(node) else _OPS[node.op](self, node)
 
     def in_python(self, node: Node) -> SparkColumn:
         fallible = can_fail(node)
-        sent = columns_python.sent(node, fallible=fallible)
+        sent = spark_workers.sent(node, fallible=fallible)
         # A function without arguments would be a constant, and Spark gives it no rows to count.
         inputs = [self.to_wire(each) for each in sent.inputs] or [self._f.lit(True)]
         found = sent.function(*inputs)
@@ -142,7 +142,7 @@ class _Translator:
         if isinstance(node, Column) and node.type in (DATE, TIMESTAMP, UUID):
             assert isinstance(node.source, PrimitiveType)
             return transformed(IdentityTransform(), node.source, found)
-        return found.cast(columns_python.wire(node.type)[0])
+        return found.cast(spark_workers.wire(node.type)[0])
 
     def from_wire(self, found: SparkColumn, kind: DataType) -> SparkColumn:
         f = self._f

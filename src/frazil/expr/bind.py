@@ -26,10 +26,10 @@ from sqlglot.errors import SqlglotError
 from sqlglot.tokenizer_core import Token, TokenType
 
 from frazil.errors import InvalidInput
-from frazil.format import pruning
-from frazil.format._sql_cast import CastError, Target, find_cast, parse_date, parse_time, parse_timestamp
-from frazil.format._sql_eval import DATE_PARTS, EMPTY, Frame, arithmetic_type, evaluate, internal, selected, spread
-from frazil.format._sql_nodes import (
+from frazil.expr import facts as pruning
+from frazil.expr.cast import CastError, Target, find_cast, parse_date, parse_time, parse_timestamp
+from frazil.expr.evaluate import DATE_PARTS, EMPTY, Frame, arithmetic_type, evaluate, internal, selected, spread
+from frazil.expr.nodes import (
     BINARY,
     BOOL,
     DATE,
@@ -56,8 +56,8 @@ from frazil.format._sql_nodes import (
     sql_type,
     type_name,
 )
-from frazil.format._sql_prune import reach
-from frazil.format._sql_rebind import OtherRounding, widened
+from frazil.expr.prune import reach
+from frazil.expr.rebind import OtherRounding, widened
 from frazil.format.evolution import can_widen
 
 SUPPORTED = (

@@ -12,8 +12,8 @@ from dataclasses import replace
 
 from pyiceberg.types import IcebergType
 
-from frazil.format._sql_eval import ARITHMETIC, COMPARED, arithmetic_type
-from frazil.format._sql_nodes import Call, Column, DataType, Literal, Node, common_type, is_decimal, sql_type
+from frazil.expr.evaluate import ARITHMETIC, COMPARED, arithmetic_type
+from frazil.expr.nodes import Call, Column, DataType, Literal, Node, common_type, is_decimal, sql_type
 
 
 class OtherRounding(Exception):

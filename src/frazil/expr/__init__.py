@@ -1,0 +1,93 @@
+"""The SQL expression language: filters and expressions, their evaluation, their projections and their Spark form."""
+
+from frazil.expr.assign import (
+    assigned,
+    check_nulls,
+)
+from frazil.expr.bind import (
+    Expression,
+    Filter,
+    Lit,
+    did_you_mean,
+    lit,
+    parse_expression,
+    parse_filter,
+)
+from frazil.expr.conditions import (
+    MOST_LISTED,
+    between_keys,
+    in_partitions,
+    near_keys,
+)
+from frazil.expr.evaluate import (
+    internal,
+    normalize,
+)
+from frazil.expr.facts import (
+    Evaluator,
+    Facts,
+    FileFacts,
+    Lookup,
+    Share,
+    may_match,
+    must_match,
+)
+from frazil.expr.nodes import (
+    BOOL,
+    DATE,
+    DOUBLE,
+    INT,
+    MICROS_PER_DAY,
+    NULL,
+    TEXT,
+    TIMESTAMP,
+    Call,
+    Column,
+    DataType,
+    Literal,
+    Node,
+    is_decimal,
+    is_numeric,
+    sql_type,
+)
+
+__all__ = [
+    "BOOL",
+    "DATE",
+    "DOUBLE",
+    "INT",
+    "MICROS_PER_DAY",
+    "MOST_LISTED",
+    "NULL",
+    "TEXT",
+    "TIMESTAMP",
+    "Call",
+    "Column",
+    "DataType",
+    "Evaluator",
+    "Expression",
+    "Facts",
+    "FileFacts",
+    "Filter",
+    "Lit",
+    "Literal",
+    "Lookup",
+    "Node",
+    "Share",
+    "assigned",
+    "between_keys",
+    "check_nulls",
+    "did_you_mean",
+    "in_partitions",
+    "internal",
+    "is_decimal",
+    "is_numeric",
+    "lit",
+    "may_match",
+    "must_match",
+    "near_keys",
+    "normalize",
+    "parse_expression",
+    "parse_filter",
+    "sql_type",
+]
