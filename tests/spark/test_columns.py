@@ -28,9 +28,8 @@ from frazil.expr import (
     spark_workers,
     sql_type,
 )
-from frazil.expr import spark as columns
 from frazil.format.schemas import arrow_schema, to_schema
-from frazil.on_spark import session, types
+from frazil.on_spark import columns, session, types
 
 SCHEMA = to_schema(
     "row int not null, i int, n bigint, j int, f float, d double, e double, t string, s string, b boolean, c boolean, "

@@ -46,7 +46,6 @@ from pyiceberg.types import (
 
 from frazil.errors import InvalidInput, SchemaMismatch, Unsupported
 from frazil.expr import (
-    MOST_LISTED,
     Facts,
     Lit,
     Share,
@@ -59,6 +58,7 @@ from frazil.expr import (
     parse_expression,
     parse_filter,
 )
+from frazil.expr.conditions import MOST_LISTED
 from frazil.format.partitions import arrow_transform
 
 
@@ -161,9 +161,9 @@ def test_a_wrong_expression_is_refused(text: str, said: str) -> None:
 
 
 def test_what_fails_on_a_row_speaks_of_the_expression() -> None:
-    with pytest.raises(InvalidInput, match="The expression divides by zero"):
+    with pytest.raises(InvalidInput, match="Division by zero in some row"):
         value("1 / (i - 7)")
-    with pytest.raises(InvalidInput, match="in the expression overflows"):
+    with pytest.raises(InvalidInput, match="Numeric overflow in some row"):
         value("l * 9223372036854775807")
 
 
@@ -381,12 +381,10 @@ def test_buckets_prune_by_partition() -> None:
     assert judged(2, 2) == judged(5, 5) == (True, True)
     assert judged(3, 4) == judged(6, 7) == (False, False)
     assert judged(2, 5) == (True, False)
-    assert judged(3, 3, count=16) == (True, False)  # another number of buckets tells nothing
+    assert judged(3, 3, count=16) == (True, False)  # another number of buckets proves nothing
     assert judged(2, 2, nulls=Share.UNKNOWN) == (True, False)
     assert judged(2, 2, nulls=Share.ALL) == (False, False)
     assert (may(lambda _: Facts()), must(lambda _: Facts())) == (True, False)
-    assert str(made.inclusive) == "AlwaysTrue()"
-    assert str(made.strict) == "AlwaysFalse()"
 
 
 def test_few_keys_are_listed_and_many_are_a_range() -> None:

@@ -1,44 +1,25 @@
-"""The SQL expression language: filters and expressions, their evaluation, their projections and their Spark form."""
+"""The SQL expression language: one condition or value over one row of one table, with Spark SQL's meaning.
 
-from frazil.expr.assign import (
-    assigned,
-    check_nulls,
-)
-from frazil.expr.bind import (
-    Expression,
-    Filter,
-    Lit,
-    did_you_mean,
-    lit,
-    parse_expression,
-    parse_filter,
-)
-from frazil.expr.conditions import (
-    MOST_LISTED,
-    between_keys,
-    in_partitions,
-    near_keys,
-)
-from frazil.expr.evaluate import (
-    internal,
-    normalize,
-)
-from frazil.expr.facts import (
-    Evaluator,
-    Facts,
-    FileFacts,
-    Lookup,
-    Share,
-    may_match,
-    must_match,
-)
+    text ─▶ parse ─▶ bind ─▶ nodes ─▶ evaluate (Arrow)
+                               ├────▶ prune (statistics)
+                               └────▶ Spark columns, and Python workers where Spark's functions differ
+
+Other packages import from here and from no module below. sqlglot is loaded when the first text is parsed, and pyspark
+when the first Spark column is made.
+"""
+
+from frazil.expr.assign import assigned, check_nulls
+from frazil.expr.conditions import between_keys, in_partitions, near_keys
+from frazil.expr.evaluate import internal, normalize
+from frazil.expr.facts import Evaluator, Facts, Lookup, Share, may_match, must_match
+from frazil.expr.file_facts import FileFacts
+from frazil.expr.filters import Expression, Filter, Lit, lit, parse_expression, parse_filter
+from frazil.expr.names import did_you_mean
 from frazil.expr.nodes import (
     BOOL,
     DATE,
     DOUBLE,
     INT,
-    MICROS_PER_DAY,
-    NULL,
     TEXT,
     TIMESTAMP,
     Call,
@@ -47,20 +28,19 @@ from frazil.expr.nodes import (
     Literal,
     Node,
     is_decimal,
-    is_numeric,
     sql_type,
 )
+from frazil.expr.pushdown import pushed
+from frazil.expr.spark import At, SparkColumn, SparkColumns
 
 __all__ = [
     "BOOL",
     "DATE",
     "DOUBLE",
     "INT",
-    "MICROS_PER_DAY",
-    "MOST_LISTED",
-    "NULL",
     "TEXT",
     "TIMESTAMP",
+    "At",
     "Call",
     "Column",
     "DataType",
@@ -74,6 +54,8 @@ __all__ = [
     "Lookup",
     "Node",
     "Share",
+    "SparkColumn",
+    "SparkColumns",
     "assigned",
     "between_keys",
     "check_nulls",
@@ -81,7 +63,6 @@ __all__ = [
     "in_partitions",
     "internal",
     "is_decimal",
-    "is_numeric",
     "lit",
     "may_match",
     "must_match",
@@ -89,5 +70,6 @@ __all__ = [
     "normalize",
     "parse_expression",
     "parse_filter",
+    "pushed",
     "sql_type",
 ]

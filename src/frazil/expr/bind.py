@@ -1,34 +1,21 @@
-"""SQL text to a filter. Conditions and expressions are parsed here and nowhere else; statements are read in sql/.
-
-A filter is a Spark SQL condition on one row of one table. Names are bound to field ids when it is parsed (rule P16), so
-a column renamed or widened later is still the same column. Text without a zone is UTC, whatever any session says.
-"""
+"""sqlglot's tree to typed nodes: names become field ids, every node gets its type, and constants are computed."""
 
 from __future__ import annotations
 
-import contextlib
-import difflib
-import itertools
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.expressions import BooleanExpression
 from pyiceberg.schema import Schema
-from pyiceberg.types import IcebergType, NestedField, StructType, TimestampType
-from sqlglot import exp
-from sqlglot.dialects.spark import Spark
-from sqlglot.errors import SqlglotError
-from sqlglot.tokenizer_core import Token, TokenType
+from pyiceberg.types import TimestampType
 
+from frazil._sqlglot import exp
 from frazil.errors import InvalidInput
-from frazil.expr import facts as pruning
 from frazil.expr.cast import CastError, Target, find_cast, parse_date, parse_time, parse_timestamp
-from frazil.expr.evaluate import DATE_PARTS, EMPTY, Frame, arithmetic_type, evaluate, internal, selected, spread
+from frazil.expr.evaluate import DATE_PARTS, EMPTY, arithmetic_type, evaluate, internal
+from frazil.expr.names import Names
 from frazil.expr.nodes import (
     BINARY,
     BOOL,
@@ -43,7 +30,6 @@ from frazil.expr.nodes import (
     TEXT,
     TIME,
     TIMESTAMP,
-    TRUE,
     UUID,
     Call,
     Column,
@@ -53,12 +39,10 @@ from frazil.expr.nodes import (
     common_type,
     is_numeric,
     number_literal,
-    sql_type,
     type_name,
 )
-from frazil.expr.prune import reach
-from frazil.expr.rebind import OtherRounding, widened
-from frazil.format.evolution import can_widen
+from frazil.expr.parse import parsed
+from frazil.expr.patterns import like_regex
 
 SUPPORTED = (
     "comparisons, <=>, IN, BETWEEN, LIKE, ILIKE, RLIKE, IS [NOT] NULL/TRUE/FALSE, AND, OR, NOT, + - * / % div, CAST, "
@@ -68,303 +52,11 @@ SUPPORTED = (
 )
 
 
-@dataclass(frozen=True)
-class Filter:
-    """A condition that selects rows: those it is TRUE for, not those it is NULL for."""
+def bind(text: str, schema: Schema, case_sensitive: bool, scopes: tuple[str, ...] = (), *, what: str) -> Node:
+    """The node of a SQL text. ``what`` it is called in messages: a filter or an expression. Raises InvalidInput."""
+    tree = parsed(text, what)
+    return _Binder(text, Names(text, schema, case_sensitive, scopes, what), what).bind(tree)
 
-    text: str
-    schema: Schema
-    """The schema the names of columns are looked up in when rows are looked at."""
-    condition: Node
-    case_sensitive: bool = False
-    parsed_with: Schema | None = None
-    """The schema the text was parsed with, where that is another one."""
-    built: bool = False
-    """The condition was made without SQL; ``text`` only describes it."""
-
-    @property
-    def is_true(self) -> bool:
-        """It selects every row whatever the row holds."""
-        return self.must is True
-
-    @cached_property
-    def columns(self) -> tuple[Column, ...]:
-        """The columns it reads, each once."""
-        return tuple({column.field_id: column for column in _columns_of(self.condition)}.values())
-
-    @cached_property
-    def field_ids(self) -> frozenset[int]:
-        return frozenset(column.field_id for column in self.columns)
-
-    @cached_property
-    def may(self) -> pruning.Tree:
-        """Holds on every row the filter selects (and on others)."""
-        return reach(self.condition, "true", True)
-
-    @cached_property
-    def must(self) -> pruning.Tree:
-        """Holds only on rows the filter selects (and not on all of them)."""
-        return reach(self.condition, "true", False)
-
-    @cached_property
-    def inclusive(self) -> BooleanExpression:
-        """``may`` for PyIceberg's evaluators: a file it rules out holds no selected row."""
-        return pruning.to_pyiceberg(self.may, self.schema, unknown=True)
-
-    @cached_property
-    def strict(self) -> BooleanExpression:
-        """``must`` for PyIceberg's evaluators: a file all of whose rows match it holds selected rows only."""
-        return pruning.to_pyiceberg(self.must, self.schema, unknown=False)
-
-    def mask(self, rows: pa.RecordBatch | pa.Table) -> pa.BooleanArray:
-        """True for each row it selects. The rows have the schema's columns by name, at least those it reads."""
-        return self.mask_columns(rows.num_rows, lambda column: _find_array(rows, self.schema, column))
-
-    def mask_columns(self, length: int, fetch: Callable[[Column], pa.Array[Any]]) -> pa.BooleanArray:
-        """The same, for rows whose columns are found some other way than by name."""
-        kept: dict[int, pa.Array[Any]] = {}
-
-        def once(column: Column) -> pa.Array[Any]:
-            if column.field_id not in kept:
-                kept[column.field_id] = fetch(column)
-            return kept[column.field_id]
-
-        return selected(self.condition, Frame(length, once))
-
-    def rebound(self, schema: Schema) -> Filter:
-        """The same filter for a later schema (P16): it selects the rows that it selected before.
-
-        Columns that were renamed or widened follow. Raises InvalidInput for one that was dropped or retyped otherwise.
-        """
-        if self.schema is schema or self.schema == schema:
-            return self
-        wider: dict[int, IcebergType] = {}
-        for column in self.columns:
-            found = self._found(column, schema)
-            if found == column.source:
-                continue
-            if not can_widen(column.source, found):
-                raise self._retyped(f"The column {column.name}", f"changed its type from {column.source} to {found}")
-            wider[column.field_id] = found
-        try:
-            condition = widened(self.condition, wider) if wider else self.condition
-        except OtherRounding as error:
-            names = ", ".join(column.name for column in self.columns if column.field_id in wider)
-            raise self._retyped(names, "got more digits, with which results are rounded otherwise") from error
-        return Filter(self.text, schema, condition, self.case_sensitive, self.parsed_with or self.schema, self.built)
-
-    def _found(self, column: Column, schema: Schema) -> IcebergType:
-        try:
-            return schema.find_field(column.field_id).field_type
-        except ValueError as error:
-            raise InvalidInput(
-                f"The column {column.name} of the filter {self.text!r} was dropped from the table"
-            ) from error
-
-    def _retyped(self, what: str, happened: str) -> InvalidInput:
-        return InvalidInput(f"{what} of the filter {self.text!r} {happened}", advice="Make the filter again")
-
-    def __str__(self) -> str:
-        return self.text
-
-    def __repr__(self) -> str:
-        return f"Filter({self.text!r})"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        if self.built:
-            return Filter, (self.text, self.schema, self.condition, self.case_sensitive, self.parsed_with, True)
-        return _restore, (self.text, self.parsed_with or self.schema, self.schema, self.case_sensitive)
-
-
-def _restore(text: str, parsed_with: Schema, schema: Schema, case_sensitive: bool) -> Filter:
-    found = parse_filter(text, parsed_with, case_sensitive=case_sensitive)
-    return found if schema == parsed_with else found.rebound(schema)
-
-
-def parse_filter(
-    text: str | None, schema: Schema, *, case_sensitive: bool = False, scopes: Sequence[str] = ()
-) -> Filter:
-    """A condition in Spark SQL, or None for every row. Raises InvalidInput: the place, and what to write instead.
-
-    ``scopes``: as for ``parse_expression``.
-    """
-    if text is None:
-        return Filter("true", schema, TRUE, case_sensitive)
-    if not isinstance(text, str):
-        raise InvalidInput(f"A filter is SQL text, not {type(text).__name__}", advice='Write where="id = 3"')
-    if not text.strip():
-        raise InvalidInput("The filter is empty", advice='Leave where out, or write where="true", for every row')
-    tree = _parse(text)
-    condition = _Binder(text, schema, case_sensitive, tuple(scopes)).bind(tree)
-    if condition.type == NULL:
-        condition = Literal(None, BOOL)
-    if condition.type != BOOL:
-        raise InvalidInput(
-            f"The filter {text!r} is a value of type {type_name(condition.type)}, not a condition",
-            advice='Compare it with something, as in "id = 3"',
-        )
-    return Filter(text, schema, condition, case_sensitive)
-
-
-# Values
-
-
-@dataclass(frozen=True, slots=True)
-class Lit:
-    """A Python value that stands for itself where a text would be read as SQL."""
-
-    value: object
-
-
-def lit(value: object) -> Lit:
-    """``lit("n + 1")`` is the text "n + 1", not a sum."""
-    return value if isinstance(value, Lit) else Lit(value)
-
-
-@dataclass(frozen=True)
-class Expression:
-    """A SQL expression over one row of one table, bound to field ids as filters are."""
-
-    text: str
-    schema: Schema
-    node: Node
-    case_sensitive: bool = False
-
-    @property
-    def type(self) -> DataType:
-        """The Arrow type of its values, one for each family of SQL types."""
-        return self.node.type
-
-    @cached_property
-    def field_ids(self) -> frozenset[int]:
-        return frozenset(column.field_id for column in _columns_of(self.node))
-
-    def evaluate(self, rows: pa.RecordBatch | pa.Table) -> pa.Array[Any]:
-        """Its value on each row. The rows have the schema's columns by name, at least those it reads."""
-        frame = Frame(rows.num_rows, lambda column: _find_array(rows, self.schema, column))
-        with _of_an_expression():
-            found: pa.Array[Any] = spread(evaluate(self.node, frame), rows.num_rows)
-        return found
-
-    def __repr__(self) -> str:
-        return f"Expression({self.text!r})"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _restore_expression, (self.text, self.schema, self.case_sensitive)
-
-
-def _restore_expression(text: str, schema: Schema, case_sensitive: bool) -> Expression:
-    return parse_expression(text, schema, case_sensitive=case_sensitive)
-
-
-def parse_expression(
-    text: str, schema: Schema, *, case_sensitive: bool = False, scopes: Sequence[str] = ()
-) -> Expression:
-    """A value in Spark SQL. Raises InvalidInput: the place, and what to write instead.
-
-    ``scopes``: structs of the schema whose fields may be named without them, as the two tables of a merge are.
-    """
-    if not isinstance(text, str):
-        raise InvalidInput(f"An expression is SQL text, not {type(text).__name__}", advice='For instance "n + 1"')
-    if not text.strip():
-        raise InvalidInput("The expression is empty", advice="Write '' in single quotes for an empty text")
-    with _of_an_expression():
-        node = _Binder(text, schema, case_sensitive, tuple(scopes)).bind(_parse(text))
-    return Expression(text, schema, node, case_sensitive)
-
-
-@contextlib.contextmanager
-def _of_an_expression() -> Iterator[None]:
-    """Parser and evaluation speak of filters, which is what they mostly see."""
-    try:
-        yield
-    except InvalidInput as error:
-        said = error.problem.replace("he filter", "he expression").replace("a filter", "an expression")
-        raise InvalidInput(said, evidence=error.evidence, advice=error.advice) from error
-
-
-def _columns_of(node: Node) -> list[Column]:
-    found: list[Column] = []
-    stack = [node]
-    while stack:
-        each = stack.pop()
-        if isinstance(each, Column):
-            found.append(each)
-        elif isinstance(each, Call):
-            stack.extend(each.args)
-    return found
-
-
-def _find_array(rows: pa.RecordBatch | pa.Table, schema: Schema, column: Column) -> pa.Array[Any]:
-    names = [schema.find_field(field_id).name for field_id in column.path]
-    position = rows.schema.get_field_index(names[0])
-    if position < 0:
-        raise InvalidInput(f"The rows lack the column {names[0]!r}, which the filter reads")
-    array: Any = rows.column(position)
-    for name in names[1:]:
-        array = pc.struct_field(array, [name])
-    return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
-
-
-# Text to sqlglot's tree
-
-
-def _parse(text: str) -> exp.Expr:
-    dialect = Spark()
-    try:
-        tokens = dialect.tokenize(_join_doubled_quotes(text, dialect.tokenize(text)))
-        _refuse_double_quotes(text, tokens)
-        _refuse_commands(text, tokens)
-        trees = dialect.parser().parse(tokens, text)
-    except SqlglotError as error:
-        raise InvalidInput(f"The filter {text!r} is not valid SQL", evidence=_where_it_broke(error, text)) from error
-    except (IndexError, KeyError, AttributeError, TypeError) as error:
-        # sqlglot builds some functions without counting their arguments.
-        raise InvalidInput(f"A function in the filter {text!r} lacks an argument") from error
-    except RecursionError as error:
-        raise InvalidInput(
-            "The filter is nested too deeply", advice="Write long lists with IN instead of chained conditions"
-        ) from error
-    if len(trees) != 1 or trees[0] is None:
-        raise InvalidInput(f"The filter {text!r} holds more than one statement", advice="Write one condition")
-    return trees[0]
-
-
-def _join_doubled_quotes(text: str, tokens: list[Token]) -> str:
-    # Spark 4 reads 'it''s' as it's; sqlglot reads two texts side by side, which Spark would join to "its".
-    for token, following in itertools.pairwise(tokens):
-        touching = following.start == token.end + 1
-        if touching and token.token_type == following.token_type == TokenType.STRING and text[token.end] == "'":
-            text = text[: token.end] + "\\'" + text[following.start + 1 :]
-    return text
-
-
-def _refuse_double_quotes(text: str, tokens: list[Token]) -> None:
-    for token in tokens:
-        if token.token_type == TokenType.STRING and text[token.start] == '"':
-            quoted = text[token.start : token.end + 1]
-            raise InvalidInput(
-                f"The filter has {quoted} in double quotes (position {token.start + 1}), read in two ways by engines",
-                advice=f"Write '{token.text}' if it is text, `{token.text}` if it is a column",
-            )
-
-
-def _refuse_commands(text: str, tokens: list[Token]) -> None:
-    # sqlglot would log the text of a statement it only half understands, and filters are personal data.
-    if tokens and tokens[0].token_type in Spark.tokenizer_class.COMMANDS:
-        raise InvalidInput(f"The filter {text!r} is a statement", advice='Write one condition, as in "id = 3"')
-
-
-def _where_it_broke(error: SqlglotError, text: str) -> str:
-    details = getattr(error, "errors", None)
-    if not details:
-        quotes = text.count("'") % 2 or text.count("`") % 2
-        return "A quote is opened and not closed" if quotes else "It cannot be split into words"
-    first = details[0]
-    return f"It breaks at line {first.get('line')}, column {first.get('col')}, near {first.get('highlight')!r}"
-
-
-# sqlglot's tree to ours
 
 _COMPARE: dict[type[exp.Expr], str] = {
     exp.EQ: "eq",
@@ -422,17 +114,16 @@ _TARGETS: dict[Any, Target] = {
 
 
 class _Binder:
-    """Turns one parsed filter into nodes with types and field ids."""
+    """Binds one tree. A method for each kind of node in the tree."""
 
-    def __init__(self, text: str, schema: Schema, case_sensitive: bool, scopes: tuple[str, ...] = ()) -> None:
+    def __init__(self, text: str, names: Names, what: str) -> None:
         self._text = text
-        self._schema = schema
-        self._case_sensitive = case_sensitive
-        self._scopes = scopes
+        self._names = names
+        self._what = what
 
     def bind(self, tree: exp.Expr) -> Node:
         if not isinstance(tree, exp.Expr):
-            raise InvalidInput(f"A function in the filter {self._text!r} lacks an argument")
+            raise InvalidInput(f"A function in the {self._what} {self._text!r} has too few arguments")
         for kind in type(tree).__mro__:
             handler = _BINDERS.get(kind)
             if handler is not None:
@@ -443,16 +134,16 @@ class _Binder:
 
     def _unsupported(self, tree: exp.Expr) -> InvalidInput:
         if isinstance(tree, exp.Query | exp.Subquery | exp.Exists) or tree.find(exp.Query) is not None:
-            what = "a subquery, which a filter on one table cannot have"
+            used = "a subquery, which is not supported"
         elif isinstance(tree, exp.AggFunc):
-            what = f"the aggregate {tree.sql_name().lower()}, which needs many rows"
+            used = f"the aggregate {tree.sql_name().lower()}, which needs many rows"
         elif isinstance(tree, exp.Anonymous):
-            what = f"the function {tree.name}, which is not supported"
+            used = f"the function {tree.name}, which is not supported"
         elif isinstance(tree, exp.Func):
-            what = f"the function {tree.sql_name().lower()}, which is not supported"
+            used = f"the function {tree.sql_name().lower()}, which is not supported"
         else:
-            what = f"{tree.sql(dialect='spark')!r}, which is not supported"
-        return InvalidInput(f"The filter uses {what}{self._place(tree)}", advice=f"Supported are {SUPPORTED}")
+            used = f"{tree.sql(dialect='spark')!r}, which is not supported"
+        return InvalidInput(f"The {self._what} uses {used}{self._place(tree)}", advice=f"Supported are {SUPPORTED}")
 
     def _place(self, tree: exp.Expr) -> str:
         for each in tree.walk():
@@ -465,7 +156,7 @@ class _Binder:
 
     def _part(self, tree: exp.Expr, name: str) -> Any:
         if tree.args.get(name) is None:
-            raise InvalidInput(f"{self._sql(tree)} in the filter lacks an argument{self._place(tree)}")
+            raise InvalidInput(f"{self._sql(tree)} in the {self._what} has too few arguments{self._place(tree)}")
         return tree.args[name]
 
     # Columns and constants
@@ -474,58 +165,7 @@ class _Binder:
         parts = _name_parts(tree)
         if parts is None:
             raise self._unsupported(tree)
-        fields: tuple[NestedField, ...] = self._schema.fields
-        path: list[NestedField] = []
-        for name in self._qualified(parts):
-            found = self._match(name, fields)
-            if found is None:
-                raise self._unknown(parts, path, fields)
-            path.append(found)
-            fields = found.field_type.fields if isinstance(found.field_type, StructType) else ()
-        leaf = path[-1]
-        names = ".".join(field.name for field in path)
-        ids = tuple(field.field_id for field in path)
-        return Column(leaf.field_id, ids, names, leaf.field_type, sql_type(leaf.field_type))
-
-    def _qualified(self, parts: list[str]) -> list[str]:
-        """The name with its scope in front, where it was left out and only one has such a field."""
-        if not self._scopes or self._match(parts[0], self._schema.fields) is not None:
-            return parts
-        holding = [
-            scope
-            for scope in self._scopes
-            if isinstance(struct := self._schema.find_type(scope), StructType) and self._match(parts[0], struct.fields)
-        ]
-        if len(holding) > 1:
-            both = " and ".join(f"{scope}.{parts[0]}" for scope in holding)
-            raise InvalidInput(f"The column {parts[0]!r} in the filter {self._text!r} may be {both}")
-        return [*holding, *parts]
-
-    def _match(self, name: str, fields: tuple[NestedField, ...]) -> NestedField | None:
-        exact = [field for field in fields if field.name == name]
-        loose = [field for field in fields if field.name.lower() == name.lower()]
-        if self._case_sensitive or not loose:
-            return exact[0] if exact else None
-        if len(loose) > 1:
-            raise InvalidInput(
-                f"The name {name!r} in the filter fits several columns: {', '.join(field.name for field in loose)}",
-                advice="Pass case_sensitive=True and write the name as the table spells it",
-            )
-        return loose[0]
-
-    def _unknown(self, parts: list[str], path: list[NestedField], fields: tuple[NestedField, ...]) -> InvalidInput:
-        prefix = ".".join(field.name for field in path)
-        known = [field.name for field in fields]
-        wrong = parts[len(path)]
-        advice = did_you_mean(wrong, known)
-        if self._match(".".join(parts), self._schema.fields) is not None:
-            advice = f"Write `{'.'.join(parts)}` in back-ticks, for its name has a dot"
-        elif len(parts) == 1 and "." not in wrong:
-            advice += f"; if {wrong} is meant as text, write '{wrong}'" if not advice.startswith("Did") else ""
-        where = f" in {prefix}" if prefix else ""
-        return InvalidInput(
-            f"The filter names the column {'.'.join(parts)!r}, and there is no {wrong!r}{where}", advice=advice
-        )
+        return self._names.column(parts)
 
     def literal(self, tree: exp.Literal) -> Node:
         return Literal(tree.this, TEXT) if tree.is_string else number_literal(tree.this)
@@ -535,13 +175,13 @@ class _Binder:
         try:
             return Literal(bytes.fromhex(digits.zfill(len(digits) + len(digits) % 2)), BINARY)
         except ValueError as error:
-            raise InvalidInput(f"X'{digits}' in the filter is not hexadecimal") from error
+            raise InvalidInput(f"X'{digits}' in the {self._what} is not hexadecimal") from error
 
     # Logic
 
     def connective(self, tree: exp.Connector) -> Node:
         op = "and" if isinstance(tree, exp.And) else "or"
-        # A loop, not recursion: people write thousands of ORs.
+        # A loop instead of recursion, for thousands of ORs.
         parts: list[exp.Expr] = []
         stack: list[exp.Expr] = [tree]
         while stack:
@@ -556,7 +196,7 @@ class _Binder:
         node = self.bind(tree)
         if node.type not in (BOOL, NULL):
             raise InvalidInput(
-                f"{self._sql(tree)} in the filter is {type_name(node.type)}, and a condition is wanted there",
+                f"{self._sql(tree)} in the {self._what} is {type_name(node.type)}, where a condition is wanted",
                 advice="Compare it with something",
             )
         return node
@@ -589,12 +229,12 @@ class _Binder:
         return _folded(Call(op, (left, right), BOOL, common_type((left, right), self._sql(tree))))
 
     def _agree(self, nodes: tuple[Node, ...], tree: exp.Expr) -> tuple[Node, ...]:
-        """Text constants become what they are compared with: dates, timestamps, times, uuids."""
+        """String constants become what they are compared with: dates, timestamps, times, uuids."""
         nested = next((node for node in nodes if node.type == NESTED), None)
         if nested is not None:
             raise InvalidInput(
-                f"{self._sql(tree)} in the filter looks into a nested column",
-                advice="Name one of its fields, as in a.b = 1; lists and maps can only be asked IS NULL",
+                f"{self._sql(tree)} in the {self._what} uses a nested column as a whole",
+                advice="Name one of its fields, as in a.b = 1; lists and maps support IS NULL only",
             )
         other = next((node for node in nodes if node.type in (DATE, TIMESTAMP, TIME, UUID)), None)
         if other is None:
@@ -615,7 +255,7 @@ class _Binder:
             return Literal(readers[kind](node.value), kind)
         except (CastError, ValueError) as error:
             raise InvalidInput(
-                f"{node.value!r} in the filter is compared with a {type_name(kind)}",
+                f"{node.value!r} in the {self._what} is compared with a {type_name(kind)}",
                 evidence=f"{error}, in {self._sql(tree)}",
                 advice=_EXAMPLES[kind],
             ) from error
@@ -643,12 +283,12 @@ class _Binder:
         if isinstance(tree, exp.Escape):
             escape, tree = self._constant_text(self._part(tree, "expression"), "ESCAPE"), tree.this
             if len(escape) != 1:
-                raise InvalidInput("ESCAPE in the filter wants one character")
+                raise InvalidInput(f"ESCAPE in the {self._what} takes one character")
         subject = self._text_node(tree.this)
         pattern = self._constant_text(self._part(tree, "expression"), "LIKE")
         if isinstance(tree, exp.ILike):
             subject, pattern = _folded(Call("lower", (subject,), TEXT)), pattern.lower()
-        fixed, regex, shape = _like_pattern(pattern, escape)
+        fixed, regex, shape = like_regex(pattern, escape)
         if shape == "equal":
             return self._compare("eq", subject, Literal(fixed, TEXT), tree)
         args = (subject, Literal(fixed, TEXT), Literal(shape == "prefix", BOOL))
@@ -660,7 +300,7 @@ class _Binder:
             pc.match_substring_regex(pa.scalar("", TEXT), pattern=pattern)
         except pa.ArrowInvalid as error:
             raise InvalidInput(
-                f"The pattern {pattern!r} in the filter is not a regular expression that can be used here",
+                f"The pattern {pattern!r} in the {self._what} is not a supported regular expression",
                 evidence=str(error),
                 advice="Look-around and back-references are not supported",
             ) from error
@@ -676,14 +316,14 @@ class _Binder:
         op = _ARITHMETIC[type(tree)]
         left, right = self._number(tree.this), self._number(self._part(tree, "expression"))
         if op == "intdiv" and not (left.type in (INT, NULL) and right.type in (INT, NULL)):
-            raise InvalidInput(f"div in the filter wants integers, in {self._sql(tree)}")
+            raise InvalidInput(f"div in the {self._what} takes integers, in {self._sql(tree)}")
         return _folded(Call(op, (left, right), arithmetic_type(op, left, right)))
 
     def _number(self, tree: exp.Expr) -> Node:
         node = self.bind(tree)
         if not is_numeric(node.type) and node.type != NULL:
             raise InvalidInput(
-                f"{self._sql(tree)} in the filter is {type_name(node.type)}, and a number is wanted there",
+                f"{self._sql(tree)} in the {self._what} is {type_name(node.type)}, where a number is wanted",
                 advice="CAST it to a number, or compare it without arithmetic",
             )
         return node if node.type != NULL else Literal(None, INT)
@@ -701,7 +341,7 @@ class _Binder:
     # Casts and dates
 
     def cast(self, tree: exp.Cast) -> Node:
-        # sqlglot has TryCast for Spark's CAST too, which only "safe" tells apart.
+        # sqlglot has TryCast for Spark's CAST as well; only "safe" distinguishes them.
         return self._cast(
             self.bind(tree.this), _target(self._part(tree, "to"), self), bool(tree.args.get("safe")), tree
         )
@@ -709,7 +349,8 @@ class _Binder:
     def _cast(self, node: Node, target: Target, forgiving: bool, tree: exp.Expr) -> Node:
         if node.type != NULL and find_cast(node.type, target) is None:
             raise InvalidInput(
-                f"The filter casts {type_name(node.type)} to {target.name} in {self._sql(tree)}, which is not supported"
+                f"The {self._what} casts {type_name(node.type)} to {target.name} in {self._sql(tree)}, which is not "
+                "supported"
             )
         return _folded(Call("cast", (node,), target.type, (target, forgiving)))
 
@@ -722,14 +363,14 @@ class _Binder:
         return self._date_part(_PARTS[type(tree)], tree.this, tree)
 
     def _date_part(self, part: str, argument: exp.Expr, tree: exp.Expr) -> Node:
-        # sqlglot wraps the argument of year() and its like into a conversion to a date that nobody wrote.
+        # sqlglot wraps the argument of year() and similar functions into a conversion to a date.
         if isinstance(argument, exp.TsOrDsToDate):
             argument = argument.this
         node = self.bind(argument)
         if node.type == TEXT or (node.type == DATE and part in ("hour", "minute", "second")):
             node = self._cast(node, _TARGETS[_D.TIMESTAMP], False, tree)
         if node.type not in (DATE, TIMESTAMP):
-            raise InvalidInput(f"{part}() in the filter wants a date or a timestamp, not {type_name(node.type)}")
+            raise InvalidInput(f"{part}() in the {self._what} takes a date or a timestamp, not {type_name(node.type)}")
         return _folded(Call(part, (node,), INT))
 
     # Text
@@ -740,7 +381,7 @@ class _Binder:
             return Literal(None, TEXT)
         if node.type != TEXT:
             raise InvalidInput(
-                f"{self._sql(tree)} in the filter is {type_name(node.type)}, and text is wanted there",
+                f"{self._sql(tree)} in the {self._what} is {type_name(node.type)}, where a string is wanted",
                 advice="CAST it to STRING",
             )
         return node
@@ -750,7 +391,9 @@ class _Binder:
             raise self._unsupported(tree)
         node = self._text_node(tree)
         if not isinstance(node, Literal) or node.value is None:
-            raise InvalidInput(f"{where} in the filter wants a constant pattern", advice="Write it in single quotes")
+            raise InvalidInput(
+                f"{where} in the {self._what} takes a constant pattern", advice="Write it in single quotes"
+            )
         return str(node.value)
 
     def case_mapping(self, tree: exp.Expr) -> Node:
@@ -771,7 +414,7 @@ class _Binder:
     def _constant_int(self, tree: exp.Expr) -> Any:
         node = self.bind(tree)
         if not isinstance(node, Literal) or node.type != INT or node.value is None:
-            raise InvalidInput(f"{self._sql(tree)} in the filter must be a constant integer")
+            raise InvalidInput(f"{self._sql(tree)} in the {self._what} must be a constant integer")
         return node.value
 
     def trim(self, tree: exp.Trim) -> Node:
@@ -827,7 +470,7 @@ class _Binder:
         nodes = self._agree(tuple(self.bind(each) for each in (tree.this, *tree.expressions)), tree)
         return _folded(Call("coalesce", nodes, common_type(nodes, self._sql(tree))))
 
-    # Functions sqlglot has no class for
+    # Functions without a class in sqlglot
 
     def anonymous(self, tree: exp.Anonymous) -> Node:
         name, args = tree.name.lower(), tree.expressions
@@ -840,8 +483,9 @@ class _Binder:
             return self._cast(self.bind(args[0]), _TARGETS[_CAST_FUNCTIONS[name]], False, tree)
         if name in _CLOCKS:
             raise InvalidInput(
-                f"The filter uses {name}(), whose value changes while the filter is used{self._place(tree)}",
-                advice="Write the moment itself, as in ts >= '2026-11-01 00:00:00'",
+                f"The {self._what} uses {name}(), whose value changes while the {self._what} is used"
+                f"{self._place(tree)}",
+                advice="Write a constant, as in ts >= '2026-11-01 00:00:00'",
             )
         raise self._unsupported(tree)
 
@@ -907,7 +551,7 @@ _BINDERS: dict[type, Callable[[_Binder, Any], Node]] = {
 
 
 def _folded(node: Call) -> Node:
-    """A call of constants is a constant; one that fails, fails now."""
+    """A call with constant arguments is computed now, and fails now if it fails."""
     if not all(isinstance(arg, Literal) for arg in node.args):
         return node
     value = evaluate(node, EMPTY)
@@ -919,7 +563,7 @@ def _target(kind: exp.DataType, binder: _Binder) -> Target:
         sizes = [int(param.name) for param in kind.expressions] or [10, 0]
         precision, scale = sizes[0], sizes[1] if len(sizes) > 1 else 0
         if not 1 <= precision <= MAX_PRECISION or not 0 <= scale <= precision:
-            raise InvalidInput(f"The filter casts to DECIMAL({precision},{scale}), which does not exist")
+            raise InvalidInput(f"The {binder._what} casts to DECIMAL({precision},{scale}), which does not exist")
         return Target(pa.decimal128(precision, scale), f"DECIMAL({precision},{scale})")
     found = _TARGETS.get(kind.this)
     if found is None or kind.expressions:
@@ -938,48 +582,3 @@ def _name_parts(tree: exp.Expr) -> list[str] | None:
     if isinstance(tree, exp.Column) and not isinstance(tree.this, exp.Star):
         return [part.name for part in tree.parts]
     return None
-
-
-_SPECIAL = frozenset("\\.+*?()|[]{}^$")
-
-
-def _like_pattern(pattern: str, escape: str) -> tuple[str, str, str]:
-    """(what the text must begin with, the whole as a regular expression, "equal" | "prefix" | "other")."""
-    fixed, regex = "", ""
-    wildcards = ""
-    position = 0
-    while position < len(pattern):
-        char = pattern[position]
-        if char == escape:
-            position += 1
-            char = pattern[position] if position < len(pattern) else ""
-            if char not in ("%", "_", escape) or not char:
-                raise InvalidInput(
-                    f"The pattern {pattern!r} in the filter has the escape character {escape!r} before something "
-                    "that needs none",
-                    advice=f"Double it to mean {escape!r} itself",
-                )
-        elif char in "%_":
-            wildcards += char
-            regex += ".*" if char == "%" else "."
-            position += 1
-            continue
-        fixed += char if not wildcards else ""
-        regex += "\\" + char if char in _SPECIAL else char
-        wildcards += "x" if wildcards else ""
-        position += 1
-    shape = "equal" if not wildcards else "prefix" if set(wildcards) == {"%"} else "other"
-    return fixed, rf"(?s)\A(?:{regex})\z", shape
-
-
-def did_you_mean(wrong: str, known: list[str]) -> str:
-    """Advice that names the nearest of the known names, or a few of them."""
-    lowered = {name.lower(): name for name in known}
-    near = difflib.get_close_matches(wrong.lower(), list(lowered), n=1)
-    if near:
-        return f"Did you mean {lowered[near[0]]}?"
-    shown = ", ".join(known[:20])
-    return f"The columns are {shown}{', …' if len(known) > 20 else ''}" if known else "It has no fields"
-
-
-__all__ = ["SUPPORTED", "Expression", "Filter", "Lit", "did_you_mean", "lit", "parse_expression", "parse_filter"]

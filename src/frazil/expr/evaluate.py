@@ -1,7 +1,7 @@
-"""Evaluates a filter's tree over Arrow columns, with SQL's three-valued logic and Spark's semantics.
+"""Evaluates nodes over Arrow columns, with SQL's three-valued logic and Spark's semantics.
 
-A value is an array, or a scalar where every row has the same. Parts that can fail (a division, a cast) are evaluated
-only on the rows that the parts before them leave undecided, so ``x <> 0 AND 10 / x > 2`` means what it says.
+A value is an array, or a scalar where every row has the same value. Parts that can fail (a division, a cast) are
+evaluated only on the rows that the parts before them leave undecided, so ``x <> 0 AND 10 / x > 2`` never fails.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ from frazil.expr.nodes import (
 if TYPE_CHECKING:
     from pyiceberg.types import IcebergType
 
-# An array or a scalar; the stubs of pyarrow know no function that takes either.
+# An array or a scalar; pyarrow's stubs have no type for functions that take either.
 Value = Any
 pc: Any = pyarrow.compute
 arrow: Any = pa
 FALLIBLE = frozenset({"add", "sub", "mul", "neg", "abs", "div", "mod", "intdiv", "cast"})
 ARITHMETIC = frozenset({"add", "sub", "mul", "div", "mod", "intdiv"})
 COMPARED = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "nseq", "in"})
-"""Their option is the type that their arguments are compared in."""
+"""Their option is the type in which their arguments are compared."""
 _EXACT = Context(prec=100)
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Rows to look at: how many, and where a column's values come from."""
+    """The rows of one evaluation: how many, and the source of a column's values."""
 
     length: int
     fetch: Callable[[Column], Value]
@@ -78,14 +78,14 @@ def evaluate(node: Node, frame: Frame) -> Value:
 
 
 def selected(node: Node, frame: Frame) -> pa.BooleanArray:
-    """True on the rows the condition holds for; NULL counts as false."""
+    """True on the rows for which the condition is TRUE; NULL counts as false."""
     found: pa.BooleanArray = spread(pc.fill_null(_as_bool(evaluate(node, frame)), False), frame.length)
     return found
 
 
 @lru_cache(maxsize=4096)
 def can_fail(node: Node) -> bool:
-    """Whether some value of a column could make this node raise."""
+    """Whether this node raises for some value of a column."""
     if not isinstance(node, Call):
         return False
     risky = node.op in FALLIBLE and not (node.op == "cast" and node.option[1])
@@ -106,7 +106,7 @@ def spread(value: Value, length: int) -> Value:
 
 
 def normalize(array: Value, kind: DataType) -> Value:
-    """A column as files or callers hold it, in the one type of its family."""
+    """A column of a file or of the caller's rows, in the one type of its family."""
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
     if isinstance(array, pa.ExtensionArray):
@@ -124,22 +124,22 @@ def normalize(array: Value, kind: DataType) -> Value:
 
 def _naive_micros(array: Value) -> Value:
     if pa.types.is_timestamp(array.type) and array.type.tz is not None:
-        # The stored count is UTC's; only the label goes.
+        # The stored count is UTC; only the label changes.
         array = array.cast(pa.timestamp("us", "UTC"), safe=False)
         return array.view(pa.int64()).view(TIMESTAMP)
     return array.cast(TIMESTAMP, safe=False)
 
 
 def denormalize(array: Value, kind: IcebergType) -> Value:
-    """The way back: from the one type of its family to the type a table's rows have. Values that do not fit raise."""
-    # Here and not above: evaluation is sent to machines that have pyarrow only.
+    """The inverse of ``normalize``: to the type that a table's rows have. Values that do not fit raise."""
+    # Imported here: this module is pickled by value for executors that have only pyarrow.
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 
     target: Any = schema_to_pyarrow(kind, include_field_ids=False)
     if isinstance(target, pa.BaseExtensionType):
         return arrow.ExtensionArray.from_storage(target, array.cast(target.storage_type))
     if array.type == TIMESTAMP:
-        # The count is UTC's, with a zone or without.
+        # The count is UTC, with or without a zone.
         return array.view(pa.int64()).view(target)
     return array.cast(target)
 
@@ -155,7 +155,7 @@ def internal(value: Value) -> list[Any]:
 
 
 def per_row(function: Callable[..., Any], kind: DataType, values: Sequence[Value]) -> Value:
-    """Applies a function to the values of each row, where Arrow has none that agrees with Spark; NULL gives NULL."""
+    """Applies a function to each row, where Arrow has none that agrees with Spark; NULL gives NULL."""
     length = next((len(value) for value in values if isinstance(value, pa.Array)), None)
     columns = [internal(value) for value in values]
     if length is not None:
@@ -237,7 +237,7 @@ def _coalesce(node: Call, frame: Frame) -> Value:
 
 
 def _coerced(node: Node, kind: DataType, run: Callable[[Node], Value]) -> Value:
-    """A node's value in the type it is compared in."""
+    """A node's value in the type of its comparison."""
     if isinstance(node, Literal):
         return scalar(_literal_as(node, kind), kind)
     value = run(node)
@@ -309,7 +309,7 @@ def _in(node: Call, frame: Frame) -> Value:
     left = _coerced(node.args[0], kind, partial(evaluate, frame=frame))
     constants = [arg for arg in node.args[1:] if isinstance(arg, Literal)]
     values = [_literal_as(arg, kind) for arg in constants if arg.value is not None]
-    # 0.0 and -0.0 are equal numbers with different bits, and lookup is by bits.
+    # 0.0 and -0.0 are equal, and is_in compares bits.
     probe = pc.add(left, 0.0) if kind == DOUBLE else left
     held = pc.is_in(probe, value_set=arrow.array([value + 0.0 for value in values] if kind == DOUBLE else values, kind))
     result = pc.if_else(pc.is_null(left), arrow.scalar(None, BOOL), held)
@@ -343,17 +343,17 @@ def _arithmetic(node: Call, frame: Frame) -> Value:
 
 
 def _refuse_zero(divisor: Value, dividend: Value) -> None:
-    # Of the divisor's own type: no type holds all integers beside 38 decimal places, and Arrow would look for one.
+    # In the divisor's own type: Arrow would look for a common one, and none holds all integers and 38 decimal places.
     zero = scalar(Decimal(0) if is_decimal(divisor.type) else 0, divisor.type)
-    # NULL / 0 is NULL, in Spark too.
+    # NULL / 0 is NULL in Spark as well.
     if (
         pc.any(pc.and_(pc.equal(divisor, zero), pc.is_valid(dividend))).as_py()
         if isinstance(divisor, pa.Array)
         else _scalar_zero(divisor, dividend)
     ):
         raise InvalidInput(
-            "The filter divides by zero in some row",
-            advice='Leave those rows out first, as in "x <> 0 AND 10 / x > 2", or divide by nullif(x, 0)',
+            "Division by zero in some row",
+            advice='Exclude those rows first, as in "x <> 0 AND 10 / x > 2", or divide by nullif(x, 0)',
         )
 
 
@@ -383,7 +383,7 @@ def _guarded(function: Callable[..., Value], *args: Value) -> Value:
         return function(*args)
     except pa.ArrowInvalid as error:
         raise InvalidInput(
-            "A number in the filter overflows in some row", evidence=str(error), advice="CAST it to a wider type first"
+            "Numeric overflow in some row", evidence=str(error), advice="CAST it to a wider type first"
         ) from error
 
 
@@ -432,7 +432,7 @@ def _decimal_arithmetic(node: Call, frame: Frame) -> Value:
     def run(left: Any, right: Any) -> Decimal:
         result = apply(Decimal(left), Decimal(right)).quantize(unit, rounding=ROUND_HALF_UP, context=_EXACT)
         if result.copy_abs() >= limit:
-            raise InvalidInput("A number in the filter overflows in some row", advice="CAST it to a wider type first")
+            raise InvalidInput("Numeric overflow in some row", advice="CAST it to a wider type first")
         return result
 
     left, right = (evaluate(arg, frame) for arg in node.args)
@@ -468,7 +468,7 @@ def _cast(node: Call, frame: Frame) -> Value:
     if fast is not None:
         return fast
     caster = find_cast(arg.type, target)
-    assert caster is not None, "the parser refuses casts that do not exist"
+    assert caster is not None, "the binder refuses casts that do not exist"
 
     def run(each: Any) -> Any:
         try:
@@ -484,7 +484,7 @@ def _cast(node: Call, frame: Frame) -> Value:
 
 
 def _fast_cast(value: Value, source: DataType, target: Target) -> Value | None:
-    """The casts Arrow does in one go and in Spark's way."""
+    """The casts that Arrow does as Spark does."""
     if source == target.type and target.low is None and not target.single and not is_decimal(source):
         return value
     if source == TIMESTAMP and target.type == DATE:
@@ -504,7 +504,7 @@ def _case_mapping(node: Call, frame: Frame) -> Value:
     ascii_only = pc.string_is_ascii(value)
     if pc.all(ascii_only, min_count=0).as_py() if isinstance(value, pa.Array) else ascii_only.as_py() in (True, None):
         return pc.ascii_upper(value) if node.op == "upper" else pc.ascii_lower(value)
-    # Full case mapping, as in Java ("ß" becomes "SS"); Arrow's own maps letter by letter.
+    # Full case mapping, as in Java ("ß" becomes "SS"); Arrow maps letter by letter.
     return per_row(str.upper if node.op == "upper" else str.lower, TEXT, [value])
 
 
@@ -561,7 +561,7 @@ def _matches(node: Call, frame: Frame) -> Value:
 
 
 def _bucketed(node: Call, frame: Frame) -> Value:
-    """Whether a column's bucket is one of some; not in SQL, but what replacing a partition asks of rows."""
+    """Whether a column's bucket is one of these; not part of SQL, but needed to select a partition's rows."""
     from pyiceberg.transforms import BucketTransform
 
     from frazil.format.partitions import arrow_transform

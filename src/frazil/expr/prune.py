@@ -1,8 +1,8 @@
-"""What a filter says about single columns, for pruning: a tree of atoms that its rows imply, or that implies its rows.
+"""Projects a filter to tests of single columns, for pruning: a tree implied by the filter, or one that implies it.
 
 ``reach(node, outcome, unknown)`` is the condition on a row under which the node evaluates to TRUE, FALSE or NULL. Parts
-that say nothing about single columns become ``unknown``: True gives a condition no matching row escapes (inclusive),
-False one that only matching rows fulfil (strict). Three-valued NOT is only a change of the outcome asked for.
+that do not test single columns become ``unknown``: True gives a condition that holds on every matching row
+(inclusive), False one that holds on matching rows only (strict). Three-valued NOT only swaps the outcome.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _MIRRORED = {"eq": "eq", "ne": "ne", "lt": "gt", "gt": "lt", "le": "ge", "ge": "
 
 
 def reach(node: Node, outcome: Outcome, unknown: bool) -> Tree:
-    """When a row makes the condition come out this way."""
+    """The condition on a row under which the node has this outcome."""
     if isinstance(node, Literal):
         return _constant(node.value, outcome)
     if isinstance(node, Column):
@@ -207,7 +207,7 @@ def _starts(node: Call, outcome: Outcome, unknown: bool) -> Tree:
 
 
 def _matches(node: Call, outcome: Outcome, unknown: bool) -> Tree:
-    """LIKE: its fixed beginning is all that bounds can be asked about."""
+    """LIKE: bounds can only test its fixed beginning."""
     prefix, exact = node.args[1:], False
     if len(prefix) != 2 or not isinstance(prefix[0], Literal) or not isinstance(prefix[1], Literal):
         return unknown
@@ -224,7 +224,7 @@ def _prefix_test(subject: Node, prefix: str, outcome: Outcome, unknown: bool, *,
     starts = Atom("starts", subject.field_id, prefix) if prefix else present
     if outcome == "true":
         return starts if exact or unknown else False
-    # FALSE: every value that is there may fail to match; that one surely does, its bounds cannot show.
+    # FALSE: any value that is not NULL may fail to match, and bounds cannot prove that one does.
     return present if unknown else False
 
 
@@ -254,7 +254,7 @@ class _Subject:
     nan: bool = False
 
     def test(self, op: str) -> Tree:
-        """True on the rows whose value is there and compares so."""
+        """True on the rows whose value is not NULL and compares so."""
         if self.nan:
             return self._test_nan(op)
         exact = self.floor is not None and self.floor == self.ceiling
@@ -376,7 +376,7 @@ def _beside(value: float, direction: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Range:
-    """A constant that stands for the column's values from ``start`` up to, but not including, ``end``."""
+    """A constant that means the column's values from ``start`` (inclusive) to ``end`` (exclusive)."""
 
     column: Column
     start: int

@@ -1,12 +1,12 @@
 """Filters and expressions as Spark columns, with exactly the meaning they have over Arrow.
 
-A session's ANSI mode, time zone and decimal settings change nothing: what depends on them is written otherwise here.
+The session's ANSI mode, time zone and decimal settings have no effect: functions that depend on them are not used.
 Comparisons stay plain enough for Spark to push them down to Parquet, with two exceptions that would lose rows there:
-Parquet's statistics leave NaN out, and its dictionaries tell 0.0 from -0.0. What Spark has no function for that agrees
-with ours on every value goes to Python workers (spark_workers.py).
+Parquet's statistics omit NaN, and its dictionaries distinguish 0.0 from -0.0. Operations for which Spark has no
+function that agrees with Frazil's on every value run in Python workers (spark_workers.py).
 
-Where ours fails on a row (an overflow, a division by zero, a cast), Spark's task fails. A filter may spare a row the
-failure that another part of it rules out already.
+Where evaluation over Arrow fails on a row (an overflow, a division by zero, a cast), Spark's task fails. A filter may
+omit the failure on a row that another part of it excludes already.
 """
 
 from __future__ import annotations
@@ -14,19 +14,20 @@ from __future__ import annotations
 import math
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from functools import reduce
 from typing import Any
 
 import pyarrow as pa
-from pyiceberg.transforms import BucketTransform, IdentityTransform
+from pyiceberg.transforms import BucketTransform, IdentityTransform, Transform
 from pyiceberg.types import IntegerType, PrimitiveType, TimestampType, TimestamptzType
 
 from frazil.errors import Unsupported
 from frazil.expr import spark_workers
-from frazil.expr.bind import Expression, Filter
 from frazil.expr.cast import Target, format_timestamp
 from frazil.expr.evaluate import ARITHMETIC, DATE_PARTS, can_fail
+from frazil.expr.filters import Expression, Filter
 from frazil.expr.nodes import (
     BINARY,
     BOOL,
@@ -50,47 +51,55 @@ from frazil.expr.nodes import (
     decimal_shape,
     is_decimal,
 )
-from frazil.on_spark.transforms import transformed
+from frazil.expr.patterns import like_pattern
 
 SparkColumn = Any
 """A pyspark.sql.Column."""
 At = Callable[[Column], SparkColumn]
-"""Where a bound column's values are, in the Spark type that types.py gives it."""
+"""From a bound column to the Spark column with its values, in the Spark type of its Iceberg type."""
+Transformed = Callable[[Transform[Any, Any], PrimitiveType, SparkColumn], SparkColumn]
+"""An Iceberg partition transform of a Spark column; dates, times and timestamps become integers."""
 
 _EXACT = Context(prec=100)
 _FLIPPED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "eq": "eq", "ne": "ne", "nseq": "nseq"}
 
 
-def condition(where: Filter, at: At) -> SparkColumn:
-    """TRUE on exactly the rows that the filter selects, FALSE or NULL on the others."""
-    return _Translator(at).whole(where.condition)
+@dataclass(frozen=True, slots=True)
+class SparkColumns:
+    """Translates filters, expressions and constants. ``transformed`` applies partition transforms."""
 
+    transformed: Transformed
 
-def value(expression: Expression, at: At) -> SparkColumn:
-    """The expression's value on each row, in one type for each family, as ``Expression.type`` is.
+    def condition(self, where: Filter, at: At) -> SparkColumn:
+        """TRUE on exactly the rows that the filter selects, FALSE or NULL on the others."""
+        return self._translator(at).whole(where.condition)
 
-    Integers are bigint, both floats double, times bigint, uuids text, and timestamps timestamp_ntz: what UTC's clock
-    shows. Raises Unsupported for numbers of more than 38 digits.
-    """
-    node = expression.node
-    if is_decimal(node.type) and node.type.precision > MAX_PRECISION:
-        raise Unsupported(
-            f"The value of {expression.text!r} may have {node.type.precision} digits",
-            advice=f"CAST it to a decimal of {MAX_PRECISION} digits or fewer",
-        )
-    translator = _Translator(at)
-    found = translator.without_zone(node) if isinstance(node, Column) else translator.whole(node)
-    return found.cast(_type_name(node.type)) if node.type in (INT, DOUBLE) else found
+    def value(self, expression: Expression, at: At) -> SparkColumn:
+        """The expression's value on each row, in one type for each family, as ``Expression.type`` is.
 
+        Integers are bigint, both floats double, times bigint, uuids string, and timestamps timestamp_ntz in UTC.
+        Raises Unsupported for numbers of more than 38 digits.
+        """
+        node = expression.node
+        if is_decimal(node.type) and node.type.precision > MAX_PRECISION:
+            raise Unsupported(
+                f"The value of {expression.text!r} may have {node.type.precision} digits",
+                advice=f"CAST it to a decimal of {MAX_PRECISION} digits or fewer",
+            )
+        translator = self._translator(at)
+        found = translator.without_zone(node) if isinstance(node, Column) else translator.whole(node)
+        return found.cast(_type_name(node.type)) if node.type in (INT, DOUBLE) else found
 
-def literal(constant: Any, kind: DataType, *, zoned: bool = False) -> SparkColumn:
-    """A constant in internal form (days, microseconds, Decimal, bytes)."""
-    return _Translator(_no_column).literal(constant, kind, zoned=zoned)
+    def literal(self, constant: Any, kind: DataType, *, zoned: bool = False) -> SparkColumn:
+        """A constant in internal form (days, microseconds, Decimal, bytes)."""
+        return self._translator(_no_column).literal(constant, kind, zoned=zoned)
 
+    def without_zone(self, node: Node, at: At) -> SparkColumn:
+        """The value of a timestamp or date as timestamp_ntz in UTC."""
+        return self._translator(at).without_zone(node)
 
-def without_zone(node: Node, at: At) -> SparkColumn:
-    """The value of a timestamp or date as the timestamp that UTC's clock shows."""
-    return _Translator(at).without_zone(node)
+    def _translator(self, at: At) -> _Translator:
+        return _Translator(at, self.transformed)
 
 
 def _no_column(column: Column) -> SparkColumn:
@@ -98,17 +107,18 @@ def _no_column(column: Column) -> SparkColumn:
 
 
 class _Translator:
-    def __init__(self, at: At) -> None:
+    def __init__(self, at: At, transformed: Transformed) -> None:
         from pyspark.sql import functions
 
         self._at = at
+        self._transformed = transformed
         self._f: Any = functions
 
     def whole(self, node: Node) -> SparkColumn:
         """A tree from its root.
 
-        Spark runs functions in Python on all rows, and other parts of a filter before them. So a tree in which
-        something is foreign and something can fail goes to Python as one, but for the first parts of an AND.
+        Spark runs Python functions on all rows, and other parts of a filter before them. So a tree with a part that
+        needs Python and a part that can fail runs in Python as a whole, except for the first parts of an AND.
         """
         if not spark_workers.has_foreign(node) or not can_fail(node):
             return self.column(node)
@@ -120,7 +130,7 @@ class _Translator:
         return _balanced([*(self.boolean(arg) for arg in node.args[:first]), last], _both)
 
     def column(self, node: Node) -> SparkColumn:
-        """In its natural type: a column as it is, a call as ``value`` says."""
+        """In its natural type: a column unchanged, a call in the type that ``value`` returns."""
         if isinstance(node, Literal):
             return self.literal(node.value, node.type)
         if isinstance(node, Column):
@@ -130,7 +140,7 @@ class _Translator:
     def in_python(self, node: Node) -> SparkColumn:
         fallible = can_fail(node)
         sent = spark_workers.sent(node, fallible=fallible)
-        # A function without arguments would be a constant, and Spark gives it no rows to count.
+        # Spark takes a function without arguments for a constant, and does not pass it the number of rows.
         inputs = [self.to_wire(each) for each in sent.inputs] or [self._f.lit(True)]
         found = sent.function(*inputs)
         if fallible:
@@ -141,7 +151,7 @@ class _Translator:
         found = self.column(node)
         if isinstance(node, Column) and node.type in (DATE, TIMESTAMP, UUID):
             assert isinstance(node.source, PrimitiveType)
-            return transformed(IdentityTransform(), node.source, found)
+            return self._transformed(IdentityTransform(), node.source, found)
         return found.cast(spark_workers.wire(node.type)[0])
 
     def from_wire(self, found: SparkColumn, kind: DataType) -> SparkColumn:
@@ -156,13 +166,13 @@ class _Translator:
         return found
 
     def unless(self, failed: SparkColumn, error: SparkColumn | str, result: SparkColumn) -> SparkColumn:
-        """The result, or on rows that fail an error."""
+        """The result, or an error on rows that fail."""
         f = self._f
         message = f.lit(error) if isinstance(error, str) else error
-        # Typed, as raise_error has the type of NULL; and the error first, so that the result is not looked at.
+        # Typed, because raise_error has the type of NULL; the error comes first, so that the result is not evaluated.
         return f.when(failed, f.when(f.lit(True), f.raise_error(message))).otherwise(result)
 
-    # Constants: none of them depends on the session, and all of them are folded before a file is looked at
+    # Constants: none depends on the session, and Spark folds all of them before it reads a file
 
     def literal(self, value: Any, kind: DataType, *, zoned: bool = False) -> SparkColumn:
         f = self._f
@@ -188,7 +198,7 @@ class _Translator:
         return self._f.lit(None).cast("boolean")
 
     def on_values(self, subject: SparkColumn, result: SparkColumn | bool) -> SparkColumn:
-        """A result where the subject has a value, NULL where it has none."""
+        """The result where the subject is not NULL, NULL elsewhere."""
         return self._f.when(subject.isNotNull(), result)
 
     # Logic
@@ -203,9 +213,9 @@ class _Translator:
         return self.in_order(node.args, join, decided=node.op == "or")
 
     def in_order(self, args: Sequence[Node], join: Callable[[Any, Any], Any], *, decided: bool) -> SparkColumn:
-        """Later parts are evaluated only where those before them leave it open.
+        """Later parts are evaluated only where earlier parts leave the result open.
 
-        AND and OR alone do not make sure of that: Spark evaluates what occurs in them twice once, and before both.
+        AND and OR alone do not guarantee that: Spark evaluates a common subexpression once, before both sides.
         """
         f = self._f
         first = next((position for position, arg in enumerate(args[1:], 1) if can_fail(arg)), len(args))
@@ -227,14 +237,14 @@ class _Translator:
     # Comparison
 
     def zoned(self, nodes: Sequence[Node]) -> bool:
-        """Whether all of these have Spark's type with a zone, constants aside."""
+        """Whether all of these except constants have Spark's type with a zone."""
         sources = [node for node in nodes if not isinstance(node, Literal)]
         return bool(sources) and all(
             isinstance(node, Column) and isinstance(node.source, TimestamptzType) for node in sources
         )
 
     def compared(self, node: Node, kind: DataType, *, zoned: bool = False) -> SparkColumn:
-        """A node's value in the type it is compared in."""
+        """A node's value in the type of its comparison."""
         if isinstance(node, Literal):
             moment = kind == TIMESTAMP and node.type == DATE and node.value is not None
             return self.literal(node.value * MICROS_PER_DAY if moment else node.value, kind, zoned=zoned)
@@ -248,14 +258,14 @@ class _Translator:
         return found
 
     def without_zone(self, node: Node) -> SparkColumn:
-        """A moment or a day as the timestamp that UTC's clock shows."""
+        """A timestamp or date as timestamp_ntz in UTC."""
         found = self.column(node)
         if isinstance(node, Column) and isinstance(node.source, TimestamptzType):
             return self.clock(self._f.unix_micros(found))
         return found
 
     def clock(self, micros: SparkColumn) -> SparkColumn:
-        """What UTC's clock shows so many microseconds after 1970, by a sum, as a cast would ask for a zone."""
+        """Microseconds since 1970 as timestamp_ntz in UTC. By a sum, because a cast would use the session's zone."""
         f = self._f
         days, rest = self.floor_div(micros, MICROS_PER_DAY), f.pmod(micros, f.lit(MICROS_PER_DAY))
         seconds = rest.cast("decimal(11,0)") * f.lit("0.000001").cast("decimal(6,6)")
@@ -263,11 +273,11 @@ class _Translator:
         return self.literal(0, TIMESTAMP) + span
 
     def micros(self, node: Node) -> SparkColumn:
-        """Microseconds after 1970 of a timestamp."""
+        """A timestamp as microseconds since 1970."""
         found = self.column(node)
         kind = node.source if isinstance(node, Column) else TimestampType()
         assert isinstance(kind, PrimitiveType)
-        return transformed(IdentityTransform(), kind, found)
+        return self._transformed(IdentityTransform(), kind, found)
 
     def floor_div(self, number: SparkColumn, divisor: int) -> SparkColumn:
         f = self._f
@@ -294,7 +304,7 @@ class _Translator:
     def compare_double(self, op: str, subject: SparkColumn, number: float) -> SparkColumn:
         """Spark: NaN equals NaN and is greater than every other number.
 
-        Written so that what is pushed down never speaks of NaN, which Parquet's statistics leave out.
+        Written so that no pushed-down part mentions NaN, which Parquet's statistics omit.
         """
         f = self._f
         is_nan, is_number = f.isnan(subject), ~f.isnan(subject)
@@ -305,7 +315,7 @@ class _Translator:
                 return ~self.compare_double({"ne": "eq", "gt": "le", "ge": "lt"}[op], subject, number)
             if op == "ne":
                 return ~self.compare_double("eq", subject, number)
-            # -0.0 is stored, too, and 0.0 >= -0.0 as well as the other way round.
+            # -0.0 may be stored as well, and both 0.0 >= -0.0 and -0.0 >= 0.0.
             bound = self.literal(-0.0 if number == 0 and op == "ge" else number, DOUBLE)
             return _OPERATORS[op](subject, bound) | is_nan
         if math.isnan(number):
@@ -316,7 +326,7 @@ class _Translator:
         return _OPERATORS[op](subject, bound) & is_number
 
     def compare_exact(self, op: str, node: Node, number: Decimal) -> SparkColumn:
-        """A whole number or decimal against a constant, by a constant of its own type, so that it is pushed down."""
+        """Compares an integer or decimal with a constant of its own type, so that the comparison is pushed down."""
         subject = self.column(node)
         unit, low, high = _grid(node)
         if _EXACT.remainder(number, unit) == 0 and low <= number <= high:
@@ -368,7 +378,7 @@ class _Translator:
     def one_of_doubles(self, subject: SparkColumn, numbers: set[float]) -> SparkColumn:
         f = self._f
         plain = [each for each in numbers if not math.isnan(each)]
-        # Spark looks long lists up by bits, and so do Parquet's dictionaries.
+        # Spark looks up long lists by bits, and so do Parquet's dictionaries.
         both = [*(each for each in plain if each != 0), *([0.0, -0.0] if 0.0 in plain else [])]
         is_nan = self.on_values(subject, f.isnan(subject))
         if not both:
@@ -405,7 +415,7 @@ class _Translator:
         return self.unless_null(getattr(self._f, _TRIED[node.op])(left, right), _OVERFLOW, left, right)
 
     def unless_null(self, result: SparkColumn, error: str, *args: SparkColumn) -> SparkColumn:
-        """An error where NULL came of values."""
+        """An error where the result is NULL although no argument is."""
         values = _balanced([each.isNotNull() for each in args], _both)
         return self.unless(result.isNull() & values, error, result)
 
@@ -421,7 +431,7 @@ class _Translator:
         return self.unless((right == self.literal(0, kind)) & left.isNotNull(), _ZERO, found)
 
     def decimal_arithmetic(self, node: Call) -> SparkColumn:
-        """Only results that have room for all digits come here: their types do not depend on Spark's settings."""
+        """Only for results with room for all digits: their types do not depend on Spark's settings."""
         left, right = (self.compared(arg, _decimal(*decimal_shape(arg))) for arg in node.args)
         if node.op in ("div", "mod"):
             found = left / right if node.op == "div" else left % right
@@ -457,7 +467,7 @@ class _Translator:
         return self.unless_null(tried, f"CAST to {target.name} fails in some row", self.column(arg))
 
     def tried(self, arg: Node, target: Target) -> SparkColumn | None:
-        """The value, or NULL where there is none. None: there always is one."""
+        """The value, or NULL where the cast fails. None: it never fails."""
         f = self._f
         source = arg.type
         if target.type == INT and source != BOOL:
@@ -482,7 +492,7 @@ class _Translator:
         number = self.compared(arg, DOUBLE)
         assert target.low is not None
         assert target.high is not None
-        # The fraction goes, so that everything above low - 1 will do; a bigint's is no double of its own.
+        # The fraction is dropped, so everything above low - 1 fits; for bigint, low - 1 is not a distinct double.
         above = number >= float(target.low) if target.low == INT_MIN else number > float(target.low - 1)
         return f.when(above & (number < float(target.high + 1)), number.cast("bigint"))
 
@@ -495,7 +505,7 @@ class _Translator:
         found = self.column(arg)
         if target.type == DOUBLE:
             doubles = found.cast("double")
-            # By way of double, as ours does it, which may round otherwise than at once.
+            # Through double, as over Arrow, which may round differently from a direct cast.
             return doubles.cast("float").cast("double") if target.single else doubles
         if target.type == BOOL:
             return found if arg.type == BOOL else found != self._f.lit(0)
@@ -504,7 +514,7 @@ class _Translator:
         if target.type == TIMESTAMP:
             return found.cast("timestamp_ntz")
         if target.type == TEXT:
-            # CAST writes decimals as 1E-7 unless it is ANSI's; this one always is.
+            # CAST formats decimals as 1E-7 outside ANSI mode; try_cast always uses ANSI's format.
             return found.try_cast("string")
         return found.cast(_type_name(target.type))
 
@@ -541,7 +551,7 @@ class _Translator:
         found = self.column(subject)
         if is_prefix.value:
             return self._f.startswith(found, self._f.lit(fixed.value))
-        return self._f.like(found, self._f.lit(_like_pattern(node.option)), self._f.lit("\\"))
+        return self._f.like(found, self._f.lit(like_pattern(node.option)), self._f.lit("\\"))
 
     # Partitions
 
@@ -550,7 +560,7 @@ class _Translator:
         assert isinstance(column, Column)
         assert isinstance(column.source, PrimitiveType)
         count, wanted = node.option
-        return transformed(BucketTransform(count), column.source, self.column(column)).isin(sorted(wanted))
+        return self._transformed(BucketTransform(count), column.source, self.column(column)).isin(sorted(wanted))
 
     # Dates
 
@@ -569,14 +579,14 @@ def _either(left: SparkColumn, right: SparkColumn) -> SparkColumn:
 
 
 def _balanced(parts: list[SparkColumn], join: Callable[[Any, Any], Any]) -> SparkColumn:
-    """Joined two by two, in order: a chain of thousands would be as deep, and Spark walks it by recursion."""
+    """Joined in pairs, in order: Spark walks expressions by recursion, and a chain of thousands would be too deep."""
     while len(parts) > 1:
         parts = [reduce(join, parts[i : i + 2]) for i in range(0, len(parts), 2)]
     return parts[0]
 
 
 def _grid(node: Node) -> tuple[Decimal, Decimal, Decimal]:
-    """The step between the numbers a node may have, the smallest and the largest of them."""
+    """The step between the numbers that a node may have, and the smallest and largest of them."""
     if is_decimal(node.type):
         unit = Decimal(1).scaleb(-node.type.scale)
         high = _EXACT.subtract(Decimal(1).scaleb(node.type.precision - node.type.scale), unit)
@@ -601,15 +611,15 @@ _NAMES = {
 
 def _type_name(kind: DataType, zoned: bool = False) -> str:
     if kind == TIMESTAMP:
-        # A bare "timestamp" is whichever of the two the session prefers.
+        # A bare "timestamp" depends on the session.
         return "timestamp_ltz" if zoned else "timestamp_ntz"
     if is_decimal(kind):
         return f"decimal({min(kind.precision, MAX_PRECISION)},{kind.scale})"
     return _NAMES[kind]
 
 
-_OVERFLOW = "A number in the filter overflows in some row. CAST it to a wider type first."
-_ZERO = "The filter divides by zero in some row. Leave those rows out first, or divide by nullif(x, 0)."
+_OVERFLOW = "Numeric overflow in some row. CAST it to a wider type first."
+_ZERO = "Division by zero in some row. Exclude those rows first, or divide by nullif(x, 0)."
 _TRIED = {"add": "try_add", "sub": "try_subtract", "mul": "try_multiply"}
 _SUMS: dict[str, Callable[[SparkColumn, SparkColumn], SparkColumn]] = {
     "add": lambda left, right: left + right,
@@ -620,26 +630,6 @@ _SUMS: dict[str, Callable[[SparkColumn, SparkColumn], SparkColumn]] = {
 
 def _decimal(whole: int, scale: int) -> DataType:
     return pa.decimal128(max(whole + scale, 1), scale)
-
-
-def _like_pattern(regex: str) -> str:
-    """The pattern of LIKE that a regular expression was made of, with a backslash to escape."""
-    body = regex.removeprefix(r"(?s)\A(?:").removesuffix(r")\z")
-    pattern = ""
-    position = 0
-    while position < len(body):
-        char = body[position]
-        if char == ".":
-            is_any = body[position + 1 : position + 2] == "*"
-            pattern += "%" if is_any else "_"
-            position += 2 if is_any else 1
-            continue
-        if char == "\\":
-            position += 1
-            char = body[position]
-        pattern += "\\" + char if char in "%_\\" else char
-        position += 1
-    return pattern
 
 
 _OPERATORS: dict[str, Callable[[SparkColumn, SparkColumn], SparkColumn]] = {

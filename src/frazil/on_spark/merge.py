@@ -23,8 +23,8 @@ from frazil.dml.merge import Clause, Merge, When
 from frazil.dml.view import Mode, Settings, View
 from frazil.errors import InvalidInput
 from frazil.expr import BOOL, Call, Column, Filter, Node, did_you_mean, parse_filter
-from frazil.expr.spark import SparkColumn, condition
 from frazil.format.schemas import match_name
+from frazil.on_spark.columns import SparkColumn, condition
 from frazil.on_spark.draft import SparkDraft
 from frazil.on_spark.keys import MOST_KEYS, range_read, read_of
 from frazil.on_spark.scan import FILE, POSITION

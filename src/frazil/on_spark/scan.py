@@ -24,11 +24,11 @@ from pyiceberg.types import DoubleType, FloatType, IcebergType, NestedField
 
 from frazil.errors import CorruptMetadata, InvalidInput, StorageError, Unsupported
 from frazil.expr import Filter
-from frazil.expr import spark as conditions
 from frazil.format.metadata import TableMetadata
 from frazil.format.partitions import reaches_everything
 from frazil.format.storage import Storage
 from frazil.model import Content, DataFile
+from frazil.on_spark import columns as conditions
 from frazil.on_spark import paths
 from frazil.on_spark.connector import check_reachable, connector_needed, connector_options
 from frazil.on_spark.file_columns import (

@@ -48,13 +48,13 @@ from pyiceberg.types import (
 
 from frazil.errors import InvalidInput, SchemaMismatch, StorageError, Unsupported
 from frazil.expr import Filter
-from frazil.expr.spark import condition
 from frazil.format import statistics
 from frazil.format.metadata import TableMetadata
 from frazil.format.partitions import column_at, source_path
 from frazil.format.storage import Storage, is_local, local_path, make_folder
 from frazil.model import Content, DataFile
 from frazil.on_spark import executor
+from frazil.on_spark.columns import condition
 from frazil.on_spark.connector import check_reachable
 from frazil.on_spark.fitting import fitted_columns
 from frazil.on_spark.placing import s3_options, shipped

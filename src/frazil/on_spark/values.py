@@ -46,7 +46,7 @@ from frazil.expr import (
     parse_expression,
     sql_type,
 )
-from frazil.expr.spark import At, SparkColumn, literal, value, without_zone
+from frazil.on_spark.columns import At, SparkColumn, literal, value, without_zone
 from frazil.on_spark.session import Frame, said
 from frazil.on_spark.types import spark_type
 
