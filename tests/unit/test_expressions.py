@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import math
 import pickle
+import subprocess
+import sys
 import uuid
 from decimal import Decimal
 from typing import Any
@@ -406,3 +408,9 @@ def test_keys_of_every_type_are_near_themselves(name: str, most: int, monkeypatc
     plain = array.storage if isinstance(array, pa.ExtensionArray) else array
     found = near_keys(SCHEMA, {SCHEMA.find_field(name).field_id: plain})
     assert found.mask(rows).to_pylist() == [True, False]
+
+
+def test_importing_frazil_loads_neither_sqlglot_nor_pyspark() -> None:
+    program = "import sys, frazil.expr; print([each for each in ('sqlglot', 'pyspark') if each in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"

@@ -54,32 +54,32 @@ _EXACT = Context(prec=100)
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class Inputs:
     """The rows of one evaluation: how many, and the source of a column's values."""
 
     length: int
     fetch: Callable[[Column], Value]
 
-    def only(self, rows: pa.BooleanArray) -> Frame:
+    def only(self, rows: pa.BooleanArray) -> Inputs:
         fetch = self.fetch
-        return Frame(rows.true_count, lambda column: fetch(column).filter(rows))
+        return Inputs(rows.true_count, lambda column: fetch(column).filter(rows))
 
 
-EMPTY = Frame(1, lambda column: arrow.nulls(1, column.type))
+EMPTY = Inputs(1, lambda column: arrow.nulls(1, column.type))
 
 
-def evaluate(node: Node, frame: Frame) -> Value:
+def evaluate(node: Node, inputs: Inputs) -> Value:
     """The node's value on every row. Raises InvalidInput where Spark would fail at run time."""
     if isinstance(node, Literal):
         return scalar(node.value, node.type)
     if isinstance(node, Column):
-        return normalize(frame.fetch(node), node.type)
-    return _OPS[node.op](node, frame)
+        return normalize(inputs.fetch(node), node.type)
+    return _OPS[node.op](node, inputs)
 
 
-def selected(node: Node, frame: Frame) -> pa.BooleanArray:
+def selected(node: Node, inputs: Inputs) -> pa.BooleanArray:
     """True on the rows for which the condition is TRUE; NULL counts as false."""
-    found: pa.BooleanArray = spread(pc.fill_null(_as_bool(evaluate(node, frame)), False), frame.length)
+    found: pa.BooleanArray = spread(pc.fill_null(_as_bool(evaluate(node, inputs)), False), inputs.length)
     return found
 
 
@@ -175,61 +175,61 @@ def _as_bool(value: Value) -> Value:
 # Logic
 
 
-def _connective(node: Call, frame: Frame) -> Value:
+def _connective(node: Call, inputs: Inputs) -> Value:
     join = pc.and_kleene if node.op == "and" else pc.or_kleene
-    result = _as_bool(evaluate(node.args[0], frame))
+    result = _as_bool(evaluate(node.args[0], inputs))
     for arg in node.args[1:]:
         if not can_fail(arg):
-            result = join(result, _as_bool(evaluate(arg, frame)))
+            result = join(result, _as_bool(evaluate(arg, inputs)))
             continue
         decided = node.op == "or"
         open_rows = pc.fill_null(pc.not_equal(result, decided), True)
-        result = join(result, _as_bool(_on(arg, frame, spread(open_rows, frame.length))))
+        result = join(result, _as_bool(_on(arg, inputs, spread(open_rows, inputs.length))))
     return result
 
 
-def _on(node: Node, frame: Frame, rows: pa.BooleanArray) -> Value:
+def _on(node: Node, inputs: Inputs, rows: pa.BooleanArray) -> Value:
     """The node's value on some rows, NULL on the others."""
-    if rows.true_count == frame.length or not can_fail(node):
-        return evaluate(node, frame)
+    if rows.true_count == inputs.length or not can_fail(node):
+        return evaluate(node, inputs)
     if rows.true_count == 0:
-        return arrow.nulls(frame.length, node.type)
-    part = evaluate(node, frame.only(rows))
-    return pc.replace_with_mask(arrow.nulls(frame.length, part.type), rows, part)
+        return arrow.nulls(inputs.length, node.type)
+    part = evaluate(node, inputs.only(rows))
+    return pc.replace_with_mask(arrow.nulls(inputs.length, part.type), rows, part)
 
 
-def _not(node: Call, frame: Frame) -> Value:
-    return pc.invert(_as_bool(evaluate(node.args[0], frame)))
+def _not(node: Call, inputs: Inputs) -> Value:
+    return pc.invert(_as_bool(evaluate(node.args[0], inputs)))
 
 
-def _is_null(node: Call, frame: Frame) -> Value:
-    return pc.is_null(evaluate(node.args[0], frame))
+def _is_null(node: Call, inputs: Inputs) -> Value:
+    return pc.is_null(evaluate(node.args[0], inputs))
 
 
-def _is_truth(node: Call, frame: Frame) -> Value:
-    return pc.fill_null(pc.equal(_as_bool(evaluate(node.args[0], frame)), node.option), False)
+def _is_truth(node: Call, inputs: Inputs) -> Value:
+    return pc.fill_null(pc.equal(_as_bool(evaluate(node.args[0], inputs)), node.option), False)
 
 
-def _case(node: Call, frame: Frame) -> Value:
+def _case(node: Call, inputs: Inputs) -> Value:
     pairs = [(node.args[i], node.args[i + 1]) for i in range(0, len(node.args) - 1, 2)]
-    remaining = spread(scalar(True, BOOL), frame.length)
+    remaining = spread(scalar(True, BOOL), inputs.length)
     chosen: list[tuple[pa.BooleanArray, Value]] = []
     for condition, outcome in pairs:
-        held = spread(pc.fill_null(_as_bool(_on(condition, frame, remaining)), False), frame.length)
+        held = spread(pc.fill_null(_as_bool(_on(condition, inputs, remaining)), False), inputs.length)
         here = pc.and_(remaining, held)
-        chosen.append((here, _coerced(outcome, node.type, partial(_on, frame=frame, rows=here))))
+        chosen.append((here, _coerced(outcome, node.type, partial(_on, inputs=inputs, rows=here))))
         remaining = pc.and_not(remaining, held)
-    result = _coerced(node.args[-1], node.type, partial(_on, frame=frame, rows=remaining))
+    result = _coerced(node.args[-1], node.type, partial(_on, inputs=inputs, rows=remaining))
     for rows, value in reversed(chosen):
         result = pc.if_else(rows, value, result)
     return result
 
 
-def _coalesce(node: Call, frame: Frame) -> Value:
-    result = _coerced(node.args[0], node.type, partial(evaluate, frame=frame))
+def _coalesce(node: Call, inputs: Inputs) -> Value:
+    result = _coerced(node.args[0], node.type, partial(evaluate, inputs=inputs))
     for arg in node.args[1:]:
-        missing = spread(pc.is_null(result), frame.length)
-        result = pc.coalesce(result, _coerced(arg, node.type, partial(_on, frame=frame, rows=missing)))
+        missing = spread(pc.is_null(result), inputs.length)
+        result = pc.coalesce(result, _coerced(arg, node.type, partial(_on, inputs=inputs, rows=missing)))
     return result
 
 
@@ -285,28 +285,28 @@ _COMPARISONS: dict[str, Callable[[Value, Value, DataType], Value]] = {
 }
 
 
-def _compare(node: Call, frame: Frame) -> Value:
+def _compare(node: Call, inputs: Inputs) -> Value:
     kind = node.option
     if kind == NULL:
         return arrow.scalar(None, BOOL)
-    left, right = (_coerced(arg, kind, partial(evaluate, frame=frame)) for arg in node.args)
+    left, right = (_coerced(arg, kind, partial(evaluate, inputs=inputs)) for arg in node.args)
     return _COMPARISONS[node.op](left, right, kind)
 
 
-def _null_safe_equal(node: Call, frame: Frame) -> Value:
+def _null_safe_equal(node: Call, inputs: Inputs) -> Value:
     kind = node.option
     if kind == NULL:
         return arrow.scalar(True)
-    left, right = (_coerced(arg, kind, partial(evaluate, frame=frame)) for arg in node.args)
+    left, right = (_coerced(arg, kind, partial(evaluate, inputs=inputs)) for arg in node.args)
     both = pc.and_(pc.is_null(left), pc.is_null(right))
     return pc.or_(both, pc.fill_null(_equal(left, right, kind), False))
 
 
-def _in(node: Call, frame: Frame) -> Value:
+def _in(node: Call, inputs: Inputs) -> Value:
     kind = node.option
     if kind == NULL:
         return arrow.scalar(None, BOOL)
-    left = _coerced(node.args[0], kind, partial(evaluate, frame=frame))
+    left = _coerced(node.args[0], kind, partial(evaluate, inputs=inputs))
     constants = [arg for arg in node.args[1:] if isinstance(arg, Literal)]
     values = [_literal_as(arg, kind) for arg in constants if arg.value is not None]
     # 0.0 and -0.0 are equal, and is_in compares bits.
@@ -317,23 +317,23 @@ def _in(node: Call, frame: Frame) -> Value:
         result = pc.or_kleene(result, arrow.scalar(None, BOOL))
     for arg in node.args[1:]:
         if not isinstance(arg, Literal):
-            other = _coerced(arg, kind, partial(evaluate, frame=frame))
+            other = _coerced(arg, kind, partial(evaluate, inputs=inputs))
             result = pc.or_kleene(result, _equal(left, other, kind))
     return result
 
 
-def _is_nan(node: Call, frame: Frame) -> Value:
-    return pc.fill_null(pc.is_nan(evaluate(node.args[0], frame).cast(DOUBLE)), False)
+def _is_nan(node: Call, inputs: Inputs) -> Value:
+    return pc.fill_null(pc.is_nan(evaluate(node.args[0], inputs).cast(DOUBLE)), False)
 
 
 # Numbers
 
 
-def _arithmetic(node: Call, frame: Frame) -> Value:
+def _arithmetic(node: Call, inputs: Inputs) -> Value:
     kind = node.type
     if is_decimal(kind):
-        return _decimal_arithmetic(node, frame)
-    left, right = (_coerced(arg, kind, partial(evaluate, frame=frame)) for arg in node.args)
+        return _decimal_arithmetic(node, inputs)
+    left, right = (_coerced(arg, kind, partial(evaluate, inputs=inputs)) for arg in node.args)
     if node.op in ("div", "mod", "intdiv"):
         _refuse_zero(right, left)
         return _DIVISIONS[node.op](left, right, kind)
@@ -382,9 +382,7 @@ def _guarded(function: Callable[..., Value], *args: Value) -> Value:
     try:
         return function(*args)
     except pa.ArrowInvalid as error:
-        raise InvalidInput(
-            "Numeric overflow in some row", evidence=str(error), advice="CAST it to a wider type first"
-        ) from error
+        raise InvalidInput("Numeric overflow in some row", advice="CAST the number to a wider type first") from error
 
 
 def _decimal_result(op: str, left: Node, right: Node) -> DataType:
@@ -418,7 +416,7 @@ def arithmetic_type(op: str, left: Node, right: Node) -> DataType:
     return DOUBLE if op == "div" else INT
 
 
-def _decimal_arithmetic(node: Call, frame: Frame) -> Value:
+def _decimal_arithmetic(node: Call, inputs: Inputs) -> Value:
     unit = Decimal(1).scaleb(-node.type.scale)
     limit = Decimal(10) ** (node.type.precision - node.type.scale)
     apply = {
@@ -432,17 +430,17 @@ def _decimal_arithmetic(node: Call, frame: Frame) -> Value:
     def run(left: Any, right: Any) -> Decimal:
         result = apply(Decimal(left), Decimal(right)).quantize(unit, rounding=ROUND_HALF_UP, context=_EXACT)
         if result.copy_abs() >= limit:
-            raise InvalidInput("Numeric overflow in some row", advice="CAST it to a wider type first")
+            raise InvalidInput("Numeric overflow in some row", advice="CAST the number to a wider type first")
         return result
 
-    left, right = (evaluate(arg, frame) for arg in node.args)
+    left, right = (evaluate(arg, inputs) for arg in node.args)
     if node.op in ("div", "mod"):
         _refuse_zero(right, left)
     return per_row(run, node.type, [left, right])
 
 
-def _negate(node: Call, frame: Frame) -> Value:
-    value = evaluate(node.args[0], frame)
+def _negate(node: Call, inputs: Inputs) -> Value:
+    value = evaluate(node.args[0], inputs)
     return (
         per_row(Decimal.copy_negate, node.type, [value])
         if is_decimal(node.type)
@@ -450,18 +448,18 @@ def _negate(node: Call, frame: Frame) -> Value:
     )
 
 
-def _absolute(node: Call, frame: Frame) -> Value:
-    value = evaluate(node.args[0], frame)
+def _absolute(node: Call, inputs: Inputs) -> Value:
+    value = evaluate(node.args[0], inputs)
     return per_row(Decimal.copy_abs, node.type, [value]) if is_decimal(node.type) else _guarded(pc.abs_checked, value)
 
 
 # Casts
 
 
-def _cast(node: Call, frame: Frame) -> Value:
+def _cast(node: Call, inputs: Inputs) -> Value:
     target, forgiving = node.option
     arg = node.args[0]
-    value = evaluate(arg, frame)
+    value = evaluate(arg, inputs)
     if arg.type == NULL:
         return arrow.scalar(None, target.type)
     fast = _fast_cast(value, arg.type, target)
@@ -499,8 +497,8 @@ def _fast_cast(value: Value, source: DataType, target: Target) -> Value | None:
 # Text
 
 
-def _case_mapping(node: Call, frame: Frame) -> Value:
-    value = evaluate(node.args[0], frame)
+def _case_mapping(node: Call, inputs: Inputs) -> Value:
+    value = evaluate(node.args[0], inputs)
     ascii_only = pc.string_is_ascii(value)
     if pc.all(ascii_only, min_count=0).as_py() if isinstance(value, pa.Array) else ascii_only.as_py() in (True, None):
         return pc.ascii_upper(value) if node.op == "upper" else pc.ascii_lower(value)
@@ -508,13 +506,13 @@ def _case_mapping(node: Call, frame: Frame) -> Value:
     return per_row(str.upper if node.op == "upper" else str.lower, TEXT, [value])
 
 
-def _length(node: Call, frame: Frame) -> Value:
-    value = evaluate(node.args[0], frame)
+def _length(node: Call, inputs: Inputs) -> Value:
+    value = evaluate(node.args[0], inputs)
     return (pc.utf8_length(value) if value.type == TEXT else pc.binary_length(value)).cast(INT)
 
 
-def _substring(node: Call, frame: Frame) -> Value:
-    value = evaluate(node.args[0], frame)
+def _substring(node: Call, inputs: Inputs) -> Value:
+    value = evaluate(node.args[0], inputs)
     start, length = node.option
     if length is not None and length <= 0:
         return pc.if_else(pc.is_null(value), arrow.scalar(None, TEXT), arrow.scalar("", TEXT))
@@ -525,15 +523,15 @@ def _substring(node: Call, frame: Frame) -> Value:
     return pc.utf8_slice_codeunits(value, start=first, stop=stop)
 
 
-def _trim(node: Call, frame: Frame) -> Value:
+def _trim(node: Call, inputs: Inputs) -> Value:
     side, characters = node.option
     trim = {"both": pc.utf8_trim, "leading": pc.utf8_ltrim, "trailing": pc.utf8_rtrim}[side]
-    value = evaluate(node.args[0], frame)
+    value = evaluate(node.args[0], inputs)
     return trim(value, characters=characters) if characters else value
 
 
-def _concat(node: Call, frame: Frame) -> Value:
-    values = [evaluate(arg, frame) for arg in node.args]
+def _concat(node: Call, inputs: Inputs) -> Value:
+    values = [evaluate(arg, inputs) for arg in node.args]
     typed = [value.cast(TEXT) if value.type == NULL else value for value in values]
     return pc.binary_join_element_wise(*typed, arrow.scalar("", TEXT), null_handling="emit_null")
 
@@ -545,22 +543,22 @@ _AFFIX: dict[str, tuple[Callable[..., Value], Callable[[str, str], bool]]] = {
 }
 
 
-def _affix(node: Call, frame: Frame) -> Value:
+def _affix(node: Call, inputs: Inputs) -> Value:
     vectorised, single = _AFFIX[node.op]
     value, part = node.args
     if isinstance(part, Literal) and part.value is not None and value.type == TEXT:
-        return vectorised(evaluate(value, frame), pattern=part.value)
-    return per_row(single, BOOL, [evaluate(value, frame), evaluate(part, frame)])
+        return vectorised(evaluate(value, inputs), pattern=part.value)
+    return per_row(single, BOOL, [evaluate(value, inputs), evaluate(part, inputs)])
 
 
-def _matches(node: Call, frame: Frame) -> Value:
-    return pc.match_substring_regex(evaluate(node.args[0], frame), pattern=node.option)
+def _matches(node: Call, inputs: Inputs) -> Value:
+    return pc.match_substring_regex(evaluate(node.args[0], inputs), pattern=node.option)
 
 
 # Partitions
 
 
-def _bucketed(node: Call, frame: Frame) -> Value:
+def _bucketed(node: Call, inputs: Inputs) -> Value:
     """Whether a column's bucket is one of these; not part of SQL, but needed to select a partition's rows."""
     from pyiceberg.transforms import BucketTransform
 
@@ -569,7 +567,7 @@ def _bucketed(node: Call, frame: Frame) -> Value:
     (column,) = node.args
     assert isinstance(column, Column)
     count, wanted = node.option
-    values = denormalize(evaluate(column, frame), column.source)
+    values = denormalize(evaluate(column, inputs), column.source)
     buckets = arrow_transform(BucketTransform(count), column.source)(values)
     held = pc.is_in(buckets, value_set=arrow.array(sorted(wanted), buckets.type))
     return pc.if_else(pc.is_null(buckets), arrow.scalar(None, BOOL), held)
@@ -578,8 +576,8 @@ def _bucketed(node: Call, frame: Frame) -> Value:
 # Dates
 
 
-def _date_part(node: Call, frame: Frame) -> Value:
-    return _DATE_PARTS[node.op](evaluate(node.args[0], frame)).cast(INT)
+def _date_part(node: Call, inputs: Inputs) -> Value:
+    return _DATE_PARTS[node.op](evaluate(node.args[0], inputs)).cast(INT)
 
 
 _DATE_PARTS: dict[str, Callable[[Value], Value]] = {
@@ -598,7 +596,7 @@ _DATE_PARTS: dict[str, Callable[[Value], Value]] = {
 DATE_PARTS = frozenset(_DATE_PARTS)
 
 
-_OPS: dict[str, Callable[[Call, Frame], Value]] = {
+_OPS: dict[str, Callable[[Call, Inputs], Value]] = {
     "and": _connective,
     "or": _connective,
     "not": _not,
@@ -632,7 +630,7 @@ __all__ = [
     "COMPARED",
     "EMPTY",
     "UUID",
-    "Frame",
+    "Inputs",
     "Value",
     "arithmetic_type",
     "can_fail",

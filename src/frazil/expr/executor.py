@@ -17,7 +17,7 @@ Array = Any
 arrow: Any = pa
 
 
-class Evaluator:
+class ShippedExpression:
     """An expression with the functions that evaluate it."""
 
     def __init__(self, sent: bytes, takes: Sequence[Any], gives: Any, fallible: bool) -> None:
@@ -30,7 +30,7 @@ class Evaluator:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Without the functions, which are unpickled where they are used.
-        return Evaluator, (self._sent, self._takes, self._gives, self._fallible)
+        return ShippedExpression, (self._sent, self._takes, self._gives, self._fallible)
 
     def batch(self, *columns: Array) -> Array:
         """For many rows: from arrays to an array."""

@@ -18,7 +18,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import IcebergType
 
 from frazil.errors import InvalidInput
-from frazil.expr.evaluate import Frame, evaluate, selected, spread
+from frazil.expr.evaluate import Inputs, evaluate, selected, spread
 from frazil.expr.facts import Tree
 from frazil.expr.nodes import BOOL, NULL, TRUE, Call, Column, DataType, Literal, Node, type_name
 from frazil.expr.prune import reach
@@ -77,7 +77,7 @@ class Filter:
                 fetched[column.field_id] = fetch(column)
             return fetched[column.field_id]
 
-        return selected(self.condition, Frame(length, once))
+        return selected(self.condition, Inputs(length, once))
 
     def rebound(self, schema: Schema) -> Filter:
         """The same filter for a later schema (P16): it selects the same rows as before.
@@ -191,8 +191,8 @@ class Expression:
 
     def evaluate(self, rows: pa.RecordBatch | pa.Table) -> pa.Array[Any]:
         """Its value on each row. The rows have the schema's columns by name, at least those the expression reads."""
-        frame = Frame(rows.num_rows, lambda column: _find_array(rows, self.schema, column))
-        found: pa.Array[Any] = spread(evaluate(self.node, frame), rows.num_rows)
+        inputs = Inputs(rows.num_rows, lambda column: _find_array(rows, self.schema, column))
+        found: pa.Array[Any] = spread(evaluate(self.node, inputs), rows.num_rows)
         return found
 
     def __repr__(self) -> str:

@@ -1,7 +1,7 @@
 """A condition on columns whose types were widened after it was parsed.
 
 The wider type holds every value of the old one, in the same order, and evaluation compares in types that hold both. So
-a condition selects the same of the existing rows, and treats values that only the wider type holds as its text says.
+a condition selects the same existing rows, and applies to values that only the wider type holds.
 Only exact arithmetic depends on the width: how many digits a result keeps depends on those of its operands.
 """
 

@@ -618,7 +618,7 @@ def _type_name(kind: DataType, zoned: bool = False) -> str:
     return _NAMES[kind]
 
 
-_OVERFLOW = "Numeric overflow in some row. CAST it to a wider type first."
+_OVERFLOW = "Numeric overflow in some row. CAST the number to a wider type first."
 _ZERO = "Division by zero in some row. Exclude those rows first, or divide by nullif(x, 0)."
 _TRIED = {"add": "try_add", "sub": "try_subtract", "mul": "try_multiply"}
 _SUMS: dict[str, Callable[[SparkColumn, SparkColumn], SparkColumn]] = {

@@ -19,7 +19,7 @@ import pyarrow as pa
 from frazil import errors
 from frazil.expr import cast, executor, nodes
 from frazil.expr import evaluate as evaluation
-from frazil.expr.evaluate import ARITHMETIC, COMPARED, Frame, evaluate, spread
+from frazil.expr.evaluate import ARITHMETIC, COMPARED, Inputs, evaluate, spread
 from frazil.expr.nodes import (
     BINARY,
     BOOL,
@@ -130,8 +130,8 @@ def sent(node: Node, *, fallible: bool) -> Sent:
     spark_name, storage = wire(node.type)
     returns = f"struct<value: {spark_name}, error: string>" if fallible else spark_name
     takes = tuple(wire(each.type)[1] for each in inputs)
-    evaluator = executor.Evaluator(pickled(node), takes, storage, fallible)
-    return Sent(_function(evaluator, returns), tuple(inputs))
+    shipped = executor.ShippedExpression(pickled(node), takes, storage, fallible)
+    return Sent(_function(shipped, returns), tuple(inputs))
 
 
 def wire(kind: DataType) -> tuple[str, Any]:
@@ -142,7 +142,7 @@ def wire(kind: DataType) -> tuple[str, Any]:
 
 def _run(tree: Node, columns: Sequence[Any]) -> Any:
     length = len(columns[0])
-    return spread(evaluate(tree, Frame(length, lambda column: columns[column.field_id])), length)
+    return spread(evaluate(tree, Inputs(length, lambda column: columns[column.field_id])), length)
 
 
 def _shipped(node: Node, inputs: dict[Node, int]) -> Node:
@@ -160,7 +160,7 @@ def _stays(node: Call) -> bool:
     return node.op == "bucketed" or (node.op == "isnull" and node.args[0].type == NESTED)
 
 
-def _function(evaluator: executor.Evaluator, returns: str) -> Callable[..., Any]:
+def _function(shipped: executor.ShippedExpression, returns: str) -> Callable[..., Any]:
     from pyspark import cloudpickle
     from pyspark.sql import functions
 
@@ -168,10 +168,10 @@ def _function(evaluator: executor.Evaluator, returns: str) -> Callable[..., Any]
     made: Callable[..., Any]
     arrow_udf: Any = getattr(functions, "arrow_udf", None)
     if arrow_udf is not None:
-        made = arrow_udf(_plain(evaluator.batch), returns)
+        made = arrow_udf(_plain(shipped.batch), returns)
         return made
     # Spark 4.0 has functions for whole batches through pandas only, which turns integers with nulls into floats.
-    made = functions.udf(_plain(evaluator.row), returns, useArrow=False)
+    made = functions.udf(_plain(shipped.row), returns, useArrow=False)
     return made
 
 
