@@ -38,7 +38,7 @@ from frazil.dml.append import append
 from frazil.dml.delete import delete
 from frazil.dml.update import update
 from frazil.dml.view import COPY_ON_WRITE, MERGE_ON_READ, Settings, View
-from frazil.format.filters import parse_filter
+from frazil.expr import parse_filter
 from frazil.format.metadata import TableMetadata
 from frazil.model import Change, Ident, Predicate
 from frazil.runtime import SYSTEM

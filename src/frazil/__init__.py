@@ -27,7 +27,7 @@ from frazil.errors import (
     TableExists,
     Unsupported,
 )
-from frazil.format.filters import lit
+from frazil.expr import lit
 from frazil.lake import Lake, connect, register
 from frazil.merging import MergeBuilder
 from frazil.model import Commit, Conflict

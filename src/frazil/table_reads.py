@@ -15,7 +15,7 @@ from frazil import observe
 from frazil.catalog import records
 from frazil.commit.snapshot_layout import LINEAGE, VERB
 from frazil.errors import CorruptMetadata
-from frazil.format.filters import Filter, parse_filter
+from frazil.expr import Filter, parse_filter
 from frazil.format.metadata import MAIN, TableMetadata
 from frazil.format.storage import Storage
 from frazil.model import Lineage, SharedCommit, Snapshot

@@ -27,7 +27,7 @@ from frazil.commit.retry import Retry, from_properties
 from frazil.commit.stages import Refused
 from frazil.commit.unit import TableUnit
 from frazil.errors import FrazilError, InvalidInput, NoSuchTable, Unsupported
-from frazil.format.filters import Filter
+from frazil.expr import Filter
 from frazil.format.metadata import MAIN, TableMetadata
 from frazil.format.storage import Storage
 from frazil.format.updates import apply

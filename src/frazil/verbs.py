@@ -25,7 +25,7 @@ from frazil.dml.row_delta import row_delta
 from frazil.dml.upsert import key_spec
 from frazil.dml.view import Settings, View
 from frazil.errors import ConflictError, InvalidInput, Unsupported
-from frazil.format.filters import Filter, parse_filter
+from frazil.expr import Filter, parse_filter
 from frazil.format.metadata import MAIN, TableMetadata
 from frazil.format.schemas import evolve, suggestion
 from frazil.format.updates import apply

@@ -13,8 +13,8 @@ from pyiceberg.conversions import to_bytes
 from pyiceberg.schema import Schema
 from pyiceberg.types import BinaryType, DoubleType, FloatType, NestedField, PrimitiveType, StringType
 
-from frazil.format import pruning
-from frazil.format.filters import parse_filter
+from frazil import expr
+from frazil.expr import FileFacts, parse_filter
 from frazil.format.statistics import _text_bounds, _upper_bytes, _upper_text
 from frazil.model import Content, DataFile, Entry, Status
 from frazil.read.plan import DeleteIndex
@@ -111,13 +111,13 @@ def described(kind: PrimitiveType, values: list[Any], length: int | None = None)
 def may_match(kind: PrimitiveType, condition: str, file: DataFile) -> bool:
     schema = Schema(NestedField(1, "c", kind, required=False))
     where = parse_filter(condition, schema)
-    return pruning.may_match(where.may)(pruning.FileFacts(schema, where.field_ids, {}).of_file(file))
+    return expr.may_match(where.may)(FileFacts(schema, where.field_ids, {}).of_file(file))
 
 
 def must_match(kind: PrimitiveType, condition: str, file: DataFile) -> bool:
     schema = Schema(NestedField(1, "c", kind, required=False))
     where = parse_filter(condition, schema)
-    return pruning.must_match(where.must)(pruning.FileFacts(schema, where.field_ids, {}).of_file(file))
+    return expr.must_match(where.must)(FileFacts(schema, where.field_ids, {}).of_file(file))
 
 
 printable = st.text(st.sampled_from(["a", "b", "é", "\ud7ff", "\ue000", "\uffff", "\U00010000", LAST]), max_size=5)

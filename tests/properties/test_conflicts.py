@@ -13,7 +13,7 @@ from frazil.commit.conflicts import REQUIRED, head_conflicts, required
 from frazil.commit.history import History
 from frazil.commit.operations import Kind, Read, Write
 from frazil.commit.rebase import Rebased
-from frazil.format.filters import parse_filter
+from frazil.expr import parse_filter
 from frazil.model import Change, Conflict, DataFile, Entry, Isolation, Status
 from properties.world import HEAD, KINDS, FullInspector, World, operations, worlds
 from unit.rebasing import checked

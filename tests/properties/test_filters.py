@@ -13,7 +13,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import IcebergType, IntegerType, LongType, NestedField, StringType
 
 from frazil.errors import InvalidInput
-from frazil.format.filters import parse_filter
+from frazil.expr import parse_filter
 
 NAMES = ("a", "b", "c")
 ROWS = st.lists(st.fixed_dictionaries({name: st.none() | st.integers(-3, 3) for name in NAMES}), min_size=1, max_size=6)

@@ -18,7 +18,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import BucketTransform, IdentityTransform, TruncateTransform
 from pyiceberg.types import DoubleType, LongType, NestedField, StringType
 
-from frazil.format.filters import Filter, parse_filter
+from frazil.expr import Filter, parse_filter
 from frazil.model import Content, DataFile
 from frazil.read.plan import FileTask, plan
 from unit.written import Row, Written, described

@@ -17,10 +17,19 @@ import pyarrow.parquet as pq
 import pytest
 
 from frazil.errors import InvalidInput, Unsupported
-from frazil.format._sql_nodes import TIMESTAMP, Call, Column, sql_type
-from frazil.format.filters import Expression, Filter, parse_expression, parse_filter
+from frazil.expr import (
+    TIMESTAMP,
+    Call,
+    Column,
+    Expression,
+    Filter,
+    parse_expression,
+    parse_filter,
+    spark_workers,
+    sql_type,
+)
 from frazil.format.schemas import arrow_schema, to_schema
-from frazil.on_spark import columns, columns_python, session, types
+from frazil.on_spark import columns, session, types
 
 SCHEMA = to_schema(
     "row int not null, i int, n bigint, j int, f float, d double, e double, t string, s string, b boolean, c boolean, "
@@ -394,7 +403,7 @@ def test_a_filter_on_a_parquet_file_finds_the_rows(
 
     parts = []
     for case, values in answers:
-        if isinstance(case, Filter) and ERROR not in values and not columns_python.has_foreign(case.condition):
+        if isinstance(case, Filter) and ERROR not in values and not spark_workers.has_foreign(case.condition):
             parts.append((case, [row for row, value in enumerate(values) if value]))
     found: list[list[int]] = [[] for _ in parts]
     with hostile(spark, SETTINGS[1]):
@@ -424,7 +433,7 @@ print(found.to_pylist())
 
 def test_what_goes_to_executors_needs_pyarrow_and_pyspark_only() -> None:
     text = "coalesce(try_cast(t as int), length(upper(t))) in (12, 7) or (i <> 0 and 10 / i > 2 and t rlike 'x')"
-    given = columns_python.pickled(parse_filter(text, SCHEMA).condition)
+    given = spark_workers.pickled(parse_filter(text, SCHEMA).condition)
     done = subprocess.run([sys.executable, "-c", _BARE], input=given, capture_output=True, check=False)
     assert (done.stdout.decode(), done.stderr.decode()) == ("[True, False, None]\n", "")
 

@@ -177,7 +177,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "an unknown column": (lambda merge: merge.when_matched_update({"m": "1"}).execute(), "'m'"),
     "an ambiguous name": (
         lambda merge: merge.when_matched_update({"n": "n + 1"}).execute(),
-        "may be target.n and source.n",
+        "may be target.n or source.n",
     ),
     "a target column for a row that has none": (
         lambda merge: merge.when_not_matched_insert_all(condition="target.n = 1").execute(),

@@ -19,7 +19,7 @@ import pytest
 
 import frazil
 from frazil.errors import InvalidInput, SchemaMismatch, SparkFailed
-from frazil.format.filters import parse_filter
+from frazil.expr import parse_filter
 from frazil.format.schemas import arrow_schema
 from frazil.format.storage import Storage, local_path
 from frazil.model import Content, DataFile

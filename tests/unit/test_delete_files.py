@@ -21,7 +21,7 @@ from pyiceberg.types import IntegerType, LongType, NestedField, StringType, Stru
 from pyroaring import BitMap64
 
 from frazil.errors import CorruptMetadata, StorageError
-from frazil.format.filters import parse_filter
+from frazil.expr import parse_filter
 from frazil.format.storage import Storage
 from frazil.model import PATH_FIELD, POSITION_FIELD, Content, DataFile, Lineage, Run
 from frazil.read.arrow import Reading

@@ -43,7 +43,7 @@ from frazil.dml.update import update
 from frazil.dml.upsert import UpsertMode, key_spec, upsert
 from frazil.dml.view import COPY_ON_WRITE, MERGE_ON_READ, Mode, Settings, View
 from frazil.errors import InvalidInput, SchemaMismatch, StorageError, Unsupported
-from frazil.format.filters import Filter, lit, parse_filter
+from frazil.expr import Filter, lit, parse_filter
 from frazil.format.manifests import DATA_MANIFEST, DELETE_MANIFEST, read_manifest, write_manifest, write_manifest_list
 from frazil.format.metadata import TableMetadata
 from frazil.format.storage import Storage

@@ -19,9 +19,9 @@ from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransfor
 from pyiceberg.types import DoubleType, LongType, NestedField, StringType, TimestamptzType
 
 from frazil.errors import CorruptMetadata, InvalidInput, Unsupported
+from frazil.expr import parse_filter
 from frazil.format import manifests
 from frazil.format._avro_entries import Unusual, read_records
-from frazil.format.filters import parse_filter
 from frazil.format.manifests import read_manifest, read_manifest_list
 from frazil.format.metadata import TableMetadata
 from frazil.format.storage import Storage

@@ -14,7 +14,7 @@ from frazil.commit.conflicts import REQUIRED, head_conflicts
 from frazil.commit.history import History
 from frazil.commit.intents import PropertyChange
 from frazil.commit.operations import Base, Kind, MetadataChange, Read, Write
-from frazil.format.filters import parse_filter
+from frazil.expr import parse_filter
 from frazil.model import Change, Content, DataFile, Entry, Isolation, Lineage, Run, Status
 from unit.rebasing import Followed, checked, followed
 from unit.samples import FIELDS, appending, metadata, snapshot

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from frazil.format.filters import parse_expression, parse_filter
+from frazil.expr import parse_expression, parse_filter
 from frazil.format.schemas import to_schema
 
 WIDE = Decimal("12345678901234567890123456789012345678")

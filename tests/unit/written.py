@@ -16,7 +16,7 @@ from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField, PrimitiveType, StringType
 
-from frazil.format.filters import parse_filter
+from frazil.expr import parse_filter
 from frazil.format.manifests import DATA_MANIFEST, DELETE_MANIFEST, write_manifest, write_manifest_list
 from frazil.format.metadata import TableMetadata
 from frazil.format.storage import Storage

@@ -15,8 +15,7 @@ from frazil.commit.operations import Kind, MetadataChange, Operation, Read, Writ
 from frazil.commit.snapshot_layout import SOURCE
 from frazil.commit.trace import RowTrace
 from frazil.errors import InvalidInput
-from frazil.format import pruning
-from frazil.format.filters import Filter
+from frazil.expr import Facts, FileFacts, Filter, may_match
 from frazil.format.metadata import MAIN, TableMetadata
 from frazil.model import Change, Conflict, DataFile, Isolation
 
@@ -278,8 +277,8 @@ class _Narrowed:
 
     def __init__(self, where: Filter, head: TableMetadata) -> None:
         self._never = where.may is False
-        self._may = pruning.may_match(where.may)
-        self._facts = pruning.FileFacts(where.schema, where.field_ids, head.specs())
+        self._may = may_match(where.may)
+        self._facts = FileFacts(where.schema, where.field_ids, head.specs())
         self._partitions: dict[tuple[int, tuple[Any, ...]], bool] = {}
 
     def may_match(self, file: DataFile) -> bool:
@@ -289,7 +288,7 @@ class _Narrowed:
         key = (file.spec_id, file.partition)
         found = self._partitions.get(key)
         if found is None:
-            known, unknown = self._facts.of_partition(*key), pruning.Facts()
+            known, unknown = self._facts.of_partition(*key), Facts()
             found = self._partitions[key] = self._may(lambda field_id: known.get(field_id, unknown))
         return found
 

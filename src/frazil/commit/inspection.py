@@ -11,8 +11,7 @@ from pyroaring import BitMap64
 
 from frazil.commit.operations import Read, Write
 from frazil.errors import CorruptMetadata, InvalidInput
-from frazil.format import pruning
-from frazil.format.filters import Filter, parse_filter
+from frazil.expr import Evaluator, FileFacts, Filter, may_match, parse_filter
 from frazil.format.metadata import TableMetadata
 from frazil.format.storage import Storage
 from frazil.model import Change, Content, DataFile, Entry, Lineage, Predicate, Snapshot
@@ -211,8 +210,8 @@ class _Asked:
     """The predicate of a delete, with its test on statistics."""
 
     where: Filter
-    may: pruning.Evaluator
-    facts: pruning.FileFacts
+    may: Evaluator
+    facts: FileFacts
 
     def may_select_from(self, file: DataFile) -> bool:
         return self.where.may is not False and self.may(self.facts.of_file(file))
@@ -226,8 +225,8 @@ def _bound(given: Predicate, head: TableMetadata) -> _Asked | None:
         where = parsed.rebound(head.schema())
     except InvalidInput:
         return None
-    facts = pruning.FileFacts(where.schema, where.field_ids, head.specs())
-    return _Asked(where, pruning.may_match(where.may), facts)
+    facts = FileFacts(where.schema, where.field_ids, head.specs())
+    return _Asked(where, may_match(where.may), facts)
 
 
 def _unless_true(where: Filter) -> Filter | None:

@@ -14,7 +14,7 @@ from pyroaring import BitMap64
 
 from frazil.commit.intents import Intent
 from frazil.errors import InvalidInput
-from frazil.format.filters import Filter
+from frazil.expr import Filter
 from frazil.format.manifests import DATA_MANIFEST
 from frazil.format.metadata import MAIN, TableMetadata
 from frazil.model import Content, DataFile, Isolation, Lineage, Manifest, Predicate, Run, Snapshot

@@ -12,8 +12,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField, StructType
 
 from frazil.errors import InvalidInput, Unsupported
-from frazil.format.assign import assigned, check_nulls
-from frazil.format.filters import Lit, did_you_mean, parse_expression
+from frazil.expr import Lit, assigned, check_nulls, did_you_mean, parse_expression
 from frazil.stage.rows import conform, to_reader
 
 Array = Any

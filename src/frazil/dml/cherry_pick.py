@@ -9,7 +9,7 @@ from frazil.commit.operations import Base, Kind, RowCounts, Write
 from frazil.commit.snapshot_layout import SOURCE
 from frazil.dml.view import Settings, View
 from frazil.errors import InvalidInput
-from frazil.format.filters import parse_filter
+from frazil.expr import parse_filter
 from frazil.model import Change, Content, DataFile, Lineage, Snapshot
 from frazil.read.deletes import Deletes
 from frazil.read.plan import named_file, plan

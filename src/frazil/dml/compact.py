@@ -12,7 +12,7 @@ from frazil.commit.operations import Kind, RowCounts, Write
 from frazil.dml.draft import Draft, Pieces
 from frazil.dml.view import Settings, View
 from frazil.errors import InvalidInput
-from frazil.format.filters import Filter, parse_filter
+from frazil.expr import Filter, parse_filter
 from frazil.format.partitions import partition_identity
 from frazil.model import Content
 from frazil.read.arrow import Reading

@@ -5,7 +5,7 @@ from __future__ import annotations
 from frazil.commit.operations import Kind, Read, RowCounts, Write
 from frazil.dml.draft import Draft
 from frazil.dml.view import Mode, Settings, View
-from frazil.format.filters import Filter
+from frazil.expr import Filter
 from frazil.read.positions import matching_positions
 
 

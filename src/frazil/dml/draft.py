@@ -16,7 +16,7 @@ from pyroaring import BitMap64
 
 from frazil.commit.operations import Kind, Read, RowCounts, Write
 from frazil.dml.view import MERGE_ON_READ, Mode, Settings, View
-from frazil.format.filters import Filter, parse_filter
+from frazil.expr import Filter, parse_filter
 from frazil.model import Content, DataFile, Predicate, Run
 from frazil.read.arrow import Reading, count_task
 from frazil.read.deletes import Keys

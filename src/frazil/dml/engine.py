@@ -19,7 +19,7 @@ from frazil.dml.update import update
 from frazil.dml.upsert import UpsertMode, upsert
 from frazil.dml.view import Mode, Settings, View
 from frazil.errors import Unsupported
-from frazil.format.filters import Filter
+from frazil.expr import Filter
 from frazil.stage.rows import conform, incoming_schema, to_reader, without_untyped
 
 EngineName = Literal["spark", "arrow"]

@@ -15,8 +15,7 @@ from frazil.dml.delete import take_out_matching
 from frazil.dml.draft import Draft
 from frazil.dml.view import COPY_ON_WRITE, Settings, View
 from frazil.errors import InvalidInput
-from frazil.format.conditions import in_partitions
-from frazil.format.filters import Filter
+from frazil.expr import Filter, in_partitions
 from frazil.format.partitions import partition_identity
 from frazil.model import DataFile
 from frazil.read.plan import FileTask

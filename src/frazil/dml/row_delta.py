@@ -12,7 +12,7 @@ from frazil.dml.draft import Draft
 from frazil.dml.upsert import key_ids, key_spec
 from frazil.dml.view import Settings, View
 from frazil.errors import InvalidInput, Unsupported
-from frazil.format.filters import parse_filter
+from frazil.expr import parse_filter
 from frazil.format.partitions import reaches_everything
 from frazil.read.plan import FileTask
 from frazil.read.positions import matching_positions

@@ -11,7 +11,7 @@ from frazil.commit.operations import Kind, Read, RowCounts, Write
 from frazil.dml.assignments import Assignments
 from frazil.dml.draft import Draft
 from frazil.dml.view import Mode, Settings, View
-from frazil.format.filters import Filter
+from frazil.expr import Filter
 from frazil.read.plan import FileTask
 from frazil.read.positions import bitmap, rows_with_positions
 

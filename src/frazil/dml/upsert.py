@@ -14,7 +14,7 @@ from frazil.commit.operations import Kind, Read, RowCounts, Write
 from frazil.dml.draft import Draft
 from frazil.dml.view import COPY_ON_WRITE, MERGE_ON_READ, Settings, View
 from frazil.errors import InvalidInput, Unsupported
-from frazil.format.conditions import near_keys
+from frazil.expr import near_keys
 from frazil.format.metadata import TableMetadata
 from frazil.format.partitions import column_at, reaches_everything, source_path
 from frazil.read.deletes import Deletes, Keys

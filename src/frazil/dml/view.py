@@ -10,7 +10,7 @@ from pyiceberg.schema import Schema
 
 from frazil.commit.operations import Base, OnDeleted
 from frazil.errors import InvalidInput, Unsupported
-from frazil.format.filters import Filter
+from frazil.expr import Filter
 from frazil.format.metadata import TableMetadata
 from frazil.format.storage import Storage
 from frazil.model import Isolation, Snapshot

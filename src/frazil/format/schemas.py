@@ -15,7 +15,6 @@ from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
-import sqlglot
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.types import (
@@ -40,7 +39,6 @@ from pyiceberg.types import (
     TimeType,
     UUIDType,
 )
-from sqlglot import exp
 
 from frazil.errors import InvalidInput, SchemaMismatch, Unsupported
 
@@ -61,8 +59,8 @@ V2_TYPES = (
     TimeType,
     UUIDType,
 )
-_DDL_EXAMPLE = "Write it as Spark SQL does: 'id bigint not null, ts timestamp, tags array<string>'"
-_TYPE_NAMES = (
+DDL_EXAMPLE = "Write it as Spark SQL does: 'id bigint not null, ts timestamp, tags array<string>'"
+TYPE_NAMES = (
     "Known types: boolean, int, bigint, float, double, decimal(p,s), string, binary, date, time, timestamp "
     "(with zone), timestamp_ntz (without), uuid, fixed(n), array<…>, map<…,…>, struct<name:type,…>"
 )
@@ -103,7 +101,7 @@ def to_schema(schema: object, *, keys: Sequence[str] = ()) -> Schema:
 def _checked_fields(schema: object) -> tuple[NestedField, ...]:
     fields = _fields_of(schema)
     if not fields:
-        raise InvalidInput("The schema has no columns", advice=_DDL_EXAMPLE)
+        raise InvalidInput("The schema has no columns", advice=DDL_EXAMPLE)
     _check_names(fields, "")
     _check_types(fields, "")
     return fields
@@ -130,14 +128,16 @@ def _typed_field(kind: object, name: str) -> NestedField:
         return NestedField(1, name, from_arrow(kind, itertools.count(2), name), required=False)
     if isinstance(kind, str):
         quoted = name.replace("`", "``")
-        fields = _ddl_fields(f"`{quoted}` {kind}", itertools.count(1))
+        from frazil.format.ddl import ddl_fields  # loads sqlglot
+
+        fields = ddl_fields(f"`{quoted}` {kind}", itertools.count(1))
         if len(fields) != 1 or fields[0].required or fields[0].doc is not None:
-            raise InvalidInput(f"{kind!r} is not just a type", advice=_TYPE_NAMES)
+            raise InvalidInput(f"{kind!r} is not just a type", advice=TYPE_NAMES)
         return fields[0]
     if callable(getattr(kind, "jsonValue", None)) and callable(getattr(kind, "simpleString", None)):
         value = kind.jsonValue()  # type: ignore[attr-defined]
         return NestedField(1, name, _spark_type(value, itertools.count(2), name), required=False)
-    raise InvalidInput(f"A {type(kind).__name__} is not a type of a column", advice=_TYPE_NAMES)
+    raise InvalidInput(f"A {type(kind).__name__} is not a type of a column", advice=TYPE_NAMES)
 
 
 def arrow_schema(schema: Schema) -> pa.Schema:
@@ -177,7 +177,9 @@ def _fields_of(schema: object) -> tuple[NestedField, ...]:
     if isinstance(schema, pa.Schema):
         return _arrow_fields(schema, ids, "")
     if isinstance(schema, str):
-        return _ddl_fields(schema, ids)
+        from frazil.format.ddl import ddl_fields  # loads sqlglot
+
+        return ddl_fields(schema, ids)
     if callable(getattr(schema, "jsonValue", None)) and callable(getattr(schema, "simpleString", None)):
         value = schema.jsonValue()  # type: ignore[attr-defined]
         if isinstance(value, dict) and value.get("type") == "struct":
@@ -195,13 +197,13 @@ def _check_names(fields: Iterable[NestedField], path: str) -> None:
             raise InvalidInput(f"A column{' of ' + path if path else ''} has no name")
         other = seen.get(field.name.lower())
         if other is not None:
-            how = "is there twice" if other == field.name else f"differs from {_join(path, other)!r} by case only"
+            how = "is there twice" if other == field.name else f"differs from {join_path(path, other)!r} by case only"
             raise InvalidInput(
-                f"The column {_join(path, field.name)!r} {how}",
+                f"The column {join_path(path, field.name)!r} {how}",
                 advice="Give each column a name of its own: Spark and SQL do not tell upper from lower case",
             )
         seen[field.name.lower()] = field.name
-        for inner, inner_path in _structs(field.field_type, _join(path, field.name)):
+        for inner, inner_path in _structs(field.field_type, join_path(path, field.name)):
             _check_names(inner.fields, inner_path)
 
 
@@ -211,15 +213,15 @@ def _structs(kind: IcebergType, path: str) -> Iterator[tuple[StructType, str]]:
         case StructType():
             yield kind, path
         case ListType():
-            yield from _structs(kind.element_type, _join(path, "element"))
+            yield from _structs(kind.element_type, join_path(path, "element"))
         case MapType():
-            yield from _structs(kind.key_type, _join(path, "key"))
-            yield from _structs(kind.value_type, _join(path, "value"))
+            yield from _structs(kind.key_type, join_path(path, "key"))
+            yield from _structs(kind.value_type, join_path(path, "value"))
 
 
 def _check_types(fields: Iterable[NestedField], path: str, depth: int = 0) -> None:
     for field in fields:
-        name = _join(path, field.name)
+        name = join_path(path, field.name)
         if field.initial_default is not None or field.write_default is not None:
             raise Unsupported(
                 f"The column {name!r} has a default, and tables of format version 2 have none",
@@ -235,16 +237,16 @@ def _check_type(kind: IcebergType, path: str, depth: int) -> None:
         case StructType():
             _check_types(_struct_type(kind.fields, path).fields, path, depth)
         case ListType():
-            _check_type(kind.element_type, _join(path, "element"), depth + 1)
+            _check_type(kind.element_type, join_path(path, "element"), depth + 1)
         case MapType():
-            _check_type(kind.key_type, _join(path, "key"), depth + 1)
-            _check_type(kind.value_type, _join(path, "value"), depth + 1)
+            _check_type(kind.key_type, join_path(path, "key"), depth + 1)
+            _check_type(kind.value_type, join_path(path, "value"), depth + 1)
         case DecimalType():
-            _decimal(kind.precision, kind.scale, path)
+            checked_decimal(kind.precision, kind.scale, path)
         case _ if not isinstance(kind, V2_TYPES):
             raise InvalidInput(
                 f"The column {path!r} has the type {kind}, which Iceberg's format version 2 does not know",
-                advice=_TYPE_NAMES,
+                advice=TYPE_NAMES,
             )
 
 
@@ -270,11 +272,11 @@ def _with_keys(schema: Schema, keys: Sequence[str]) -> Schema:
     return Schema(*fields, identifier_field_ids=[field.field_id for field in chosen])
 
 
-def _join(path: str, name: str) -> str:
+def join_path(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-def _decimal(precision: int, scale: int, path: str) -> DecimalType:
+def checked_decimal(precision: int, scale: int, path: str) -> DecimalType:
     if not 1 <= precision <= MAX_DECIMAL_PRECISION or not 0 <= scale <= precision:
         raise InvalidInput(
             f"The column {path!r} has the type decimal({precision}, {scale})",
@@ -290,7 +292,7 @@ def _struct_type(fields: tuple[NestedField, ...], path: str) -> StructType:
     return StructType(*fields)
 
 
-def _fixed(length: int, path: str) -> FixedType:
+def checked_fixed(length: int, path: str) -> FixedType:
     if length < 1:
         raise InvalidInput(f"The column {path!r} has the type fixed({length})", advice="Give it a length of at least 1")
     return FixedType(length)
@@ -308,7 +310,7 @@ def _arrow_field(field: pa.Field[Any], ids: Iterator[int], path: str) -> NestedF
     return NestedField(
         next(ids),
         field.name,
-        from_arrow(field.type, ids, _join(path, field.name)),
+        from_arrow(field.type, ids, join_path(path, field.name)),
         required=not field.nullable,
         doc=doc.decode() if doc else None,
     )
@@ -321,11 +323,11 @@ def from_arrow(kind: Any, ids: Iterator[int], path: str) -> IcebergType:
     if pa.types.is_struct(kind):
         return _struct_type(_arrow_fields(kind, ids, path), path)
     if pa.types.is_map(kind):
-        key = from_arrow(kind.key_type, ids, _join(path, "key"))
-        value = from_arrow(kind.item_type, ids, _join(path, "value"))
+        key = from_arrow(kind.key_type, ids, join_path(path, "key"))
+        value = from_arrow(kind.item_type, ids, join_path(path, "value"))
         return MapType(next(ids), key, next(ids), value, value_required=not kind.item_field.nullable)
     if is_arrow_list(kind):
-        element = from_arrow(kind.value_type, ids, _join(path, "element"))
+        element = from_arrow(kind.value_type, ids, join_path(path, "element"))
         return ListType(next(ids), element, element_required=not kind.value_field.nullable)
     if isinstance(kind, pa.UuidType):
         return UUIDType()
@@ -364,7 +366,7 @@ _ARROW_PRIMITIVES: tuple[tuple[Callable[[pa.DataType], bool], Callable[[Any, str
     (pa.types.is_integer, lambda kind, _: _arrow_integer(kind)),
     (pa.types.is_float64, lambda _, __: DoubleType()),
     (pa.types.is_floating, lambda _, __: FloatType()),
-    (pa.types.is_decimal, lambda kind, path: _decimal(kind.precision, kind.scale, path)),
+    (pa.types.is_decimal, lambda kind, path: checked_decimal(kind.precision, kind.scale, path)),
     (is_arrow_text, lambda _, __: StringType()),
     (pa.types.is_date, lambda _, __: DateType()),
     (pa.types.is_time, lambda _, __: TimeType()),
@@ -383,9 +385,7 @@ def _arrow_primitive(kind: pa.DataType, path: str) -> PrimitiveType:
             f"The column {path!r} has only nulls, so its type cannot be told",
             advice="Give the column a type, for example pa.field(name, pa.string())",
         )
-    raise InvalidInput(
-        f"The column {path!r} has the Arrow type {kind}, which Iceberg does not have", advice=_TYPE_NAMES
-    )
+    raise InvalidInput(f"The column {path!r} has the Arrow type {kind}, which Iceberg does not have", advice=TYPE_NAMES)
 
 
 # Spark's StructType, by its JSON form
@@ -415,7 +415,7 @@ def _spark_fields(struct: Mapping[str, Any], ids: Iterator[int], path: str) -> t
         NestedField(
             next(ids),
             field["name"],
-            _spark_type(field["type"], ids, _join(path, field["name"])),
+            _spark_type(field["type"], ids, join_path(path, field["name"])),
             required=not field.get("nullable", True),
             doc=(field.get("metadata") or {}).get("comment"),
         )
@@ -429,150 +429,21 @@ def _spark_type(kind: Any, ids: Iterator[int], path: str) -> IcebergType:
             case "struct":
                 return _struct_type(_spark_fields(kind, ids, path), path)
             case "array":
-                element = _spark_type(kind["elementType"], ids, _join(path, "element"))
+                element = _spark_type(kind["elementType"], ids, join_path(path, "element"))
                 return ListType(next(ids), element, element_required=not kind.get("containsNull", True))
             case "map":
-                key = _spark_type(kind["keyType"], ids, _join(path, "key"))
-                value = _spark_type(kind["valueType"], ids, _join(path, "value"))
+                key = _spark_type(kind["keyType"], ids, join_path(path, "key"))
+                value = _spark_type(kind["valueType"], ids, join_path(path, "value"))
                 required = not kind.get("valueContainsNull", True)
                 return MapType(next(ids), key, next(ids), value, value_required=required)
         kind = kind.get("type")
     if kind in _SPARK_PRIMITIVES:
         return _SPARK_PRIMITIVES[kind]()
     if found := _SPARK_DECIMAL.fullmatch(str(kind)):
-        return _decimal(int(found[1]), int(found[2]), path)
+        return checked_decimal(int(found[1]), int(found[2]), path)
     if _SPARK_TEXT.fullmatch(str(kind)):
         return StringType()
-    raise InvalidInput(
-        f"The column {path!r} has the Spark type {kind}, which Iceberg does not have", advice=_TYPE_NAMES
-    )
-
-
-# Spark SQL DDL text
-
-
-# sqlglot reads FIXED as another word for DECIMAL; binary(n) is how it names bytes of one length.
-_FIXED = re.compile(
-    r"(?P<quoted>`(?:[^`]|``)*`|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")|\bfixed\s*[\[(]\s*(?P<length>\d+)\s*[\])]",
-    re.IGNORECASE,
-)
-_AFTER_TYPE = frozenset(
-    {
-        sqlglot.TokenType.COMMA,
-        sqlglot.TokenType.GT,
-        sqlglot.TokenType.R_PAREN,
-        sqlglot.TokenType.NOT,
-        sqlglot.TokenType.NULL,
-        sqlglot.TokenType.COMMENT,
-    }
-)
-_DDL_PRIMITIVES: dict[Any, Callable[[], PrimitiveType]] = {
-    exp.DataType.Type.BOOLEAN: BooleanType,
-    exp.DataType.Type.TINYINT: IntegerType,
-    exp.DataType.Type.SMALLINT: IntegerType,
-    exp.DataType.Type.INT: IntegerType,
-    exp.DataType.Type.BIGINT: LongType,
-    exp.DataType.Type.FLOAT: FloatType,
-    exp.DataType.Type.DOUBLE: DoubleType,
-    exp.DataType.Type.TEXT: StringType,
-    exp.DataType.Type.VARCHAR: StringType,
-    exp.DataType.Type.CHAR: StringType,
-    exp.DataType.Type.DATE: DateType,
-    exp.DataType.Type.TIME: TimeType,
-    exp.DataType.Type.TIMESTAMPTZ: TimestamptzType,
-    exp.DataType.Type.TIMESTAMPLTZ: TimestamptzType,
-    exp.DataType.Type.TIMESTAMPNTZ: TimestampType,
-    exp.DataType.Type.UUID: UUIDType,
-}
-
-
-def _ddl_fields(text: str, ids: Iterator[int]) -> tuple[NestedField, ...]:
-    normal = _FIXED.sub(lambda m: m["quoted"] or f"binary({m['length']})", text)
-    try:
-        _check_fixed(normal)
-        # The line break ends a trailing comment, which would otherwise swallow the bracket.
-        tree = sqlglot.parse_one(f"CREATE TABLE t ({normal}\n)", dialect="spark")
-    except sqlglot.ParseError as error:
-        near = error.errors[0].get("highlight") if error.errors else None
-        raise InvalidInput(
-            f"Cannot read the schema {text!r}" + (f": stuck at {near!r}" if near else ""),
-            advice=f"{_DDL_EXAMPLE}. {_TYPE_NAMES}",
-        ) from error
-    except sqlglot.errors.SqlglotError as error:
-        raise InvalidInput(f"Cannot read the schema {text!r}", evidence=str(error), advice=_DDL_EXAMPLE) from error
-    table = tree.this if isinstance(tree, exp.Create) else None
-    if not isinstance(table, exp.Schema) or any(tree.args.get(part) for part in ("expression", "properties")):
-        raise InvalidInput(f"{text!r} is not a list of columns", advice=_DDL_EXAMPLE)
-    return _ddl_columns(table.expressions, ids, "", text)
-
-
-def _check_fixed(normal: str) -> None:
-    """A type ``fixed`` without a length, which sqlglot would read as a decimal. A column may have that name."""
-    tokens = sqlglot.tokenize(normal, dialect="spark")
-    for token, following in itertools.zip_longest(tokens, tokens[1:]):
-        is_last = following is None or following.token_type in _AFTER_TYPE
-        if token.text.lower() == "fixed" and token.token_type != sqlglot.TokenType.STRING and is_last:
-            raise InvalidInput("The type fixed has no length", advice="Write how many bytes: fixed(16)")
-
-
-def _ddl_columns(
-    columns: Iterable[exp.Expression], ids: Iterator[int], path: str, text: str
-) -> tuple[NestedField, ...]:
-    return tuple(_ddl_column(column, ids, path, text) for column in columns)
-
-
-def _ddl_column(column: exp.Expression, ids: Iterator[int], path: str, text: str) -> NestedField:
-    kind = column.args.get("kind")
-    if isinstance(column, exp.PrimaryKey | exp.Constraint):
-        raise InvalidInput(f"The schema {text!r} has a constraint", advice="Name key columns with keys=['id']")
-    if not isinstance(column, exp.ColumnDef) or not isinstance(kind, exp.DataType):
-        raise InvalidInput(f"{column.sql(dialect='spark')!r} in the schema {text!r} has no type", advice=_DDL_EXAMPLE)
-    if isinstance(column.this, exp.Dot):
-        dotted = column.this.sql(dialect="spark").replace("`", "")
-        raise InvalidInput(
-            f"The column name {dotted} has a dot",
-            advice=f"Write `{dotted}` with back-ticks, or, for a field in a struct, name struct<field:type>",
-        )
-    name = _join(path, column.name)
-    required, doc = False, None
-    for constraint in column.args.get("constraints") or ():
-        match constraint.kind:
-            case exp.NotNullColumnConstraint():
-                required = not constraint.kind.args.get("allow_null")
-            case exp.CommentColumnConstraint():
-                doc = constraint.kind.name
-            case exp.PrimaryKeyColumnConstraint():
-                raise InvalidInput(f"The column {name!r} is a primary key", advice=f"Write keys=[{column.name!r}]")
-            case _:
-                raise InvalidInput(
-                    f"The column {name!r} has {constraint.sql(dialect='spark')}, which Iceberg tables do not keep",
-                    advice="A column may have NOT NULL and COMMENT 'text'",
-                )
-    return NestedField(next(ids), column.name, _ddl_type(kind, ids, name, text), required=required, doc=doc)
-
-
-def _ddl_type(kind: exp.DataType, ids: Iterator[int], path: str, text: str) -> IcebergType:
-    inner = kind.expressions
-    match kind.this:
-        case exp.DataType.Type.STRUCT if inner:
-            return StructType(*_ddl_columns(inner, ids, path, text))
-        case exp.DataType.Type.ARRAY if len(inner) == 1 and isinstance(inner[0], exp.DataType):
-            return ListType(next(ids), _ddl_type(inner[0], ids, _join(path, "element"), text), element_required=False)
-        case exp.DataType.Type.MAP if len(inner) == 2:
-            key = _ddl_type(inner[0], ids, _join(path, "key"), text)
-            value = _ddl_type(inner[1], ids, _join(path, "value"), text)
-            return MapType(next(ids), key, next(ids), value, value_required=False)
-        case exp.DataType.Type.DECIMAL:
-            # Spark's own default is decimal(10, 0).
-            numbers = [int(each.name) for each in inner] or [10]
-            return _decimal(numbers[0], numbers[1] if len(numbers) > 1 else 0, path)
-        case exp.DataType.Type.BINARY | exp.DataType.Type.VARBINARY:
-            return _fixed(int(inner[0].name), path) if inner else BinaryType()
-        case plain if plain in _DDL_PRIMITIVES:
-            return _DDL_PRIMITIVES[plain]()
-    raise InvalidInput(
-        f"The column {path!r} has the type {kind.sql()}, which Iceberg does not have", advice=_TYPE_NAMES
-    )
+    raise InvalidInput(f"The column {path!r} has the Spark type {kind}, which Iceberg does not have", advice=TYPE_NAMES)
 
 
 # Growth
@@ -608,7 +479,7 @@ class _Merge:
         merged = {field.name: field for field in fields}
         for field in incoming:
             found = match_name(field.name, (each.name for each in fields))
-            name = _join(path, field.name)
+            name = join_path(path, field.name)
             if found is not None:
                 mine = merged[found]
                 merged[found] = mine.model_copy(update={"field_type": self.type(mine.field_type, field.type, name)})
@@ -643,11 +514,11 @@ class _Merge:
             case StructType() if pa.types.is_struct(given):
                 return StructType(*self.struct(mine.fields, given, path))
             case ListType() if is_arrow_list(given):
-                element = self.type(mine.element_type, given.value_type, _join(path, "element"))
+                element = self.type(mine.element_type, given.value_type, join_path(path, "element"))
                 return mine.model_copy(update={"element_type": element})
             case MapType() if pa.types.is_map(given):
                 self._same_key(mine, given, path)
-                value = self.type(mine.value_type, given.item_type, _join(path, "value"))
+                value = self.type(mine.value_type, given.item_type, join_path(path, "value"))
                 return mine.model_copy(update={"value_type": value})
             case PrimitiveType():
                 return self._primitive(mine, given, path)
@@ -656,7 +527,7 @@ class _Merge:
 
     def _same_key(self, mine: MapType, given: Any, path: str) -> None:
         # The specification does not let map keys change.
-        if self.type(mine.key_type, given.key_type, _join(path, "key")) != mine.key_type:
+        if self.type(mine.key_type, given.key_type, join_path(path, "key")) != mine.key_type:
             self.problems.append(f"the keys of {path!r} are {mine.key_type} and the rows have {given.key_type}")
 
     def _primitive(self, mine: PrimitiveType, given: Any, path: str) -> PrimitiveType:

@@ -17,8 +17,7 @@ from frazil.dml.merge import Merge
 from frazil.dml.overwrite import decided, replaced_spec
 from frazil.dml.upsert import UpsertMode, key_ids, reaching_spec
 from frazil.dml.view import COPY_ON_WRITE, MERGE_ON_READ, Mode, Settings, View
-from frazil.format.conditions import in_partitions
-from frazil.format.filters import Filter
+from frazil.expr import Filter, in_partitions
 from frazil.format.partitions import partition_identity, reaches_everything
 from frazil.format.schemas import arrow_schema, match_name
 from frazil.on_spark.changes import stage_copies

@@ -16,7 +16,7 @@ from pyroaring import BitMap64
 from frazil.dml.draft import Draft, Pieces
 from frazil.dml.view import COPY_ON_WRITE, Mode, Settings, View
 from frazil.errors import StorageError
-from frazil.format.filters import Filter
+from frazil.expr import Filter
 from frazil.model import Content, DataFile, Run
 from frazil.on_spark.changes import Copies, stage_copies, stage_marks
 from frazil.on_spark.fitting import means_the_same_in_arrow

@@ -14,8 +14,7 @@ from pyiceberg.types import StructType, UUIDType
 from frazil.commit.operations import Read
 from frazil.dml.view import View
 from frazil.errors import InvalidInput
-from frazil.format.conditions import between_keys, near_keys
-from frazil.format.filters import parse_filter
+from frazil.expr import between_keys, near_keys, parse_filter
 from frazil.model import DataFile
 from frazil.on_spark.scan import read_tasks
 from frazil.on_spark.session import Frame

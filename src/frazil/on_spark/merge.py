@@ -22,8 +22,7 @@ from frazil.dml.assignments import check_apart, find_column
 from frazil.dml.merge import Clause, Merge, When
 from frazil.dml.view import Mode, Settings, View
 from frazil.errors import InvalidInput
-from frazil.format._sql_nodes import BOOL, Call, Column, Node
-from frazil.format.filters import Filter, did_you_mean, parse_filter
+from frazil.expr import BOOL, Call, Column, Filter, Node, did_you_mean, parse_filter
 from frazil.format.schemas import match_name
 from frazil.on_spark.columns import SparkColumn, condition
 from frazil.on_spark.draft import SparkDraft

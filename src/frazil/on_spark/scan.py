@@ -23,7 +23,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import DoubleType, FloatType, IcebergType, NestedField
 
 from frazil.errors import CorruptMetadata, InvalidInput, StorageError, Unsupported
-from frazil.format.filters import Filter
+from frazil.expr import Filter
 from frazil.format.metadata import TableMetadata
 from frazil.format.partitions import reaches_everything
 from frazil.format.storage import Storage

@@ -32,7 +32,7 @@ from frazil.dml.draft import Draft
 from frazil.dml.overwrite import matching_rows
 from frazil.dml.view import COPY_ON_WRITE, Settings, View
 from frazil.errors import InvalidInput, Unsupported
-from frazil.format.filters import Filter, parse_filter
+from frazil.expr import Filter, parse_filter
 from frazil.format.metadata import MAIN, TableMetadata
 from frazil.format.schemas import suggestion
 from frazil.format.storage import Storage

@@ -47,8 +47,8 @@ from pyiceberg.types import (
 )
 
 from frazil.errors import InvalidInput, SchemaMismatch, StorageError, Unsupported
+from frazil.expr import Filter
 from frazil.format import statistics
-from frazil.format.filters import Filter
 from frazil.format.metadata import TableMetadata
 from frazil.format.partitions import column_at, source_path
 from frazil.format.storage import Storage, is_local, local_path, make_folder

@@ -28,10 +28,24 @@ from pyiceberg.types import (
 
 from frazil.dml.assignments import check_apart, constant_value, find_column
 from frazil.errors import InvalidInput
-from frazil.format._sql_eval import internal, normalize
-from frazil.format._sql_nodes import DATE, DOUBLE, INT, TEXT, TIMESTAMP, Column, DataType, Literal, is_decimal, sql_type
-from frazil.format.assign import assigned
-from frazil.format.filters import Expression, Lit, parse_expression
+from frazil.expr import (
+    DATE,
+    DOUBLE,
+    INT,
+    TEXT,
+    TIMESTAMP,
+    Column,
+    DataType,
+    Expression,
+    Lit,
+    Literal,
+    assigned,
+    internal,
+    is_decimal,
+    normalize,
+    parse_expression,
+    sql_type,
+)
 from frazil.on_spark.columns import At, SparkColumn, literal, value, without_zone
 from frazil.on_spark.session import Frame, said
 from frazil.on_spark.types import spark_type

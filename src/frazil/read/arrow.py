@@ -26,8 +26,7 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from frazil.format import pruning
-from frazil.format.filters import Filter
+from frazil.expr import FileFacts, Filter, may_match
 from frazil.format.metadata import TableMetadata
 from frazil.format.storage import Storage
 from frazil.model import DataFile
@@ -216,8 +215,8 @@ def _row_group_test(residual: Filter | None, layout: Layout, parquet: pq.Parquet
             columns[field_id] = path[-1].first
     if not columns:
         return lambda _: True
-    may = pruning.may_match(residual.may)
-    facts = pruning.FileFacts(residual.schema, residual.field_ids, {})
+    may = may_match(residual.may)
+    facts = FileFacts(residual.schema, residual.field_ids, {})
     return lambda group: may(facts.of_file(_group_statistics(parquet.metadata.row_group(group), columns, residual)))
 
 

@@ -13,8 +13,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import DoubleType, FloatType, PrimitiveType
 
 from frazil.errors import CorruptMetadata, Unsupported
-from frazil.format import pruning
-from frazil.format.filters import Filter
+from frazil.expr import Facts, FileFacts, Filter, may_match, must_match
 from frazil.format.manifests import DATA_MANIFEST, iter_manifest, read_manifest, read_manifest_list
 from frazil.format.metadata import TableMetadata
 from frazil.format.partitions import partition_identity, reaches_everything
@@ -149,9 +148,9 @@ class _Planner:
 
     def __init__(self, metadata: TableMetadata, filter: Filter) -> None:  # noqa: A002
         self._filter = filter
-        self._may = pruning.may_match(filter.may)
-        self._must = pruning.must_match(filter.must)
-        self._facts = pruning.FileFacts(filter.schema, filter.field_ids, metadata.specs())
+        self._may = may_match(filter.may)
+        self._must = must_match(filter.must)
+        self._facts = FileFacts(filter.schema, filter.field_ids, metadata.specs())
         self._partitions: dict[tuple[int, tuple[Any, ...]], bool] = {}
         self.seen = self.by_partition = self.by_bounds = self.whole = 0
 
@@ -186,7 +185,7 @@ class _Planner:
         found = self._partitions.get(key)
         if found is None:
             known = self._facts.of_partition(*key)
-            unknown = pruning.Facts()
+            unknown = Facts()
             found = self._partitions[key] = self._may(lambda field_id: known.get(field_id, unknown))
         if not found:
             self.by_partition += 1

@@ -17,7 +17,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import DateType, NestedField, StructType, TimestampType, TimestamptzType
 
 from frazil.errors import InvalidInput, Unsupported
-from frazil.format.filters import Filter, did_you_mean
+from frazil.expr import Filter, did_you_mean
 from frazil.format.metadata import MAIN, TableMetadata
 from frazil.format.storage import Storage
 from frazil.format.times import iso, milliseconds

@@ -15,8 +15,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField
 
 from frazil.errors import InvalidInput, Unsupported
-from frazil.format.assign import assigned
-from frazil.format.filters import parse_expression
+from frazil.expr import assigned, parse_expression
 from frazil.format.schemas import arrow_schema, match_name, suggestion
 from frazil.merging import MergeBuilder
 from frazil.model import Commit, Isolation

@@ -1,43 +1,20 @@
 """Which conditions of a query are also pushed into its scans, to prune files. The query keeps all of them.
 
 A condition is pushed to a table only where rows that fail it cannot affect the result: from WHERE, and from ON of
-inner and semi joins, to tables that no outer join pads with nulls. A pushed condition may select more rows than the
-query's own, never fewer: only expressions that Frazil and Spark evaluate alike under every setting are pushed, and
-timestamps without a zone, which depend on the session's time zone, are widened by a day.
+inner and semi joins, to tables that no outer join pads with nulls. frazil.expr.pushed decides which of them Frazil and
+Spark evaluate alike.
 """
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Iterator
 
-from pyiceberg.schema import Schema
-from sqlglot import exp
+from frazil._sqlglot import exp
 
-from frazil.errors import InvalidInput
-from frazil.format._sql_nodes import (
-    BOOL,
-    DATE,
-    MICROS_PER_DAY,
-    NULL,
-    TEXT,
-    TIMESTAMP,
-    Call,
-    Column,
-    Literal,
-    Node,
-    is_numeric,
-)
-from frazil.format.filters import parse_filter
-from frazil.sql.tokens import quoted
-
-_COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "nseq", "in"})
-_LOGIC = frozenset({"and", "or", "not", "is"})
 _SHAPES = ("joins", "pivots", "sample", "laterals", "when", "changes")
 """Parts of a FROM item with which it is more than a plain table."""
 _DEEPEST = 4
 """The parts of a column's name in sqlglot."""
-_FLIPPED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq"}
 
 
 def conditions_by_table(tree: exp.Expr) -> dict[int, list[str]]:
@@ -57,16 +34,16 @@ def _receiving(select: exp.Select) -> Iterator[tuple[exp.Table, bool]]:
     if start is None:
         return
     sources = [start.this, *(each.this for each in joins)]
-    filled: set[int] = set()
+    padded: set[int] = set()
     for position, join in enumerate(joins, start=1):
         side, half = join.side.upper(), join.kind.upper() in ("SEMI", "ANTI")
         if side in ("LEFT", "FULL") and not half:
-            filled.add(position)
+            padded.add(position)
         if side in ("RIGHT", "FULL") and not half:
-            filled.update(range(position))
+            padded.update(range(position))
     alone = len(sources) == 1 and not select.args.get("laterals")
     for position, source in enumerate(sources):
-        if position not in filled and isinstance(source, exp.Table) and not any(source.args.get(s) for s in _SHAPES):
+        if position not in padded and isinstance(source, exp.Table) and not any(source.args.get(s) for s in _SHAPES):
             yield source, alone
 
 
@@ -116,87 +93,3 @@ def _unqualified(names: list[str], alias: list[str], alone: bool) -> list[str] |
         if len(names) > len(qualifier) and lowered[: len(qualifier)] == [each.lower() for each in qualifier]:
             return names[len(qualifier) :]
     return names if alone else None
-
-
-# What may be pushed
-
-
-def pushed(conditions: list[str], schema: Schema, *, in_utc: bool) -> str | None:
-    """The conditions for a scan; None: nothing can be pushed."""
-    texts = [each for condition in conditions for each in _agreed(condition, schema, in_utc)]
-    return " and ".join(each if each.startswith("(") else f"({each})" for each in texts) or None
-
-
-def _agreed(condition: str, schema: Schema, in_utc: bool) -> list[str]:
-    try:
-        node = parse_filter(condition, schema).condition
-    except InvalidInput:
-        # Spark may support what Frazil does not: the query alone evaluates it.
-        return []
-    if _is_agreed(node, in_utc):
-        return [condition]
-    return [] if in_utc else list(_roomy(node, schema))
-
-
-def _is_agreed(node: Node, in_utc: bool) -> bool:
-    match node:
-        case Column():
-            return bool(node.type == BOOL)
-        case Literal():
-            return node.type in (BOOL, NULL)
-        case Call(op="isnull"):
-            return isinstance(node.args[0], Column)
-        case Call() if node.op in _LOGIC:
-            return all(_is_agreed(each, in_utc) for each in node.args)
-        case Call() if node.op in _COMPARISONS:
-            return all(isinstance(each, Column | Literal) for each in node.args) and _are_alike(node.args, in_utc)
-    return False
-
-
-def _are_alike(nodes: tuple[Node, ...], in_utc: bool) -> bool:
-    """Values that compare without a conversion, apart from numbers."""
-    kinds = [each.type for each in nodes if each.type != NULL]
-    if all(is_numeric(each) for each in kinds):
-        return True
-    if in_utc and all(each in (DATE, TIMESTAMP) for each in kinds):
-        return True
-    return len(set(map(str, kinds))) == 1 and kinds[0] in (TEXT, DATE, BOOL)
-
-
-def _roomy(node: Node, schema: Schema) -> Iterator[str]:
-    """Comparisons with a timestamp, widened by a day on either side: no zone is further from UTC than that."""
-    if not isinstance(node, Call):
-        return
-    if node.op == "and":
-        for each in node.args:
-            yield from _roomy(each, schema)
-        return
-    if node.op not in _FLIPPED or len(node.args) != 2:
-        return
-    left, right, op = *node.args, node.op
-    if isinstance(left, Literal):
-        left, right, op = right, left, _FLIPPED[op]
-    if not (isinstance(left, Column) and isinstance(right, Literal) and left.type == TIMESTAMP):
-        return
-    micros = _micros(right)
-    if micros is None:
-        return
-    name = quoted([schema.find_field(each).name for each in left.path])
-    if op in ("gt", "ge", "eq") and (low := _moment(micros - MICROS_PER_DAY)) is not None:
-        yield f"{name} >= '{low}'"
-    if op in ("lt", "le", "eq") and (high := _moment(micros + MICROS_PER_DAY)) is not None:
-        yield f"{name} <= '{high}'"
-
-
-def _micros(literal: Literal) -> int | None:
-    if literal.value is None or literal.type not in (DATE, TIMESTAMP):
-        return None
-    return int(literal.value) * (MICROS_PER_DAY if literal.type == DATE else 1)
-
-
-def _moment(micros: int) -> str | None:
-    try:
-        moment = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=micros)
-    except OverflowError:
-        return None
-    return moment.replace(tzinfo=None).isoformat(sep=" ", timespec="microseconds")

@@ -12,16 +12,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from sqlglot import exp
-from sqlglot.dialects.spark import Spark
-from sqlglot.errors import SqlglotError
-
+from frazil._sqlglot import MissingArgument, SqlSyntaxError, exp, parse, tokenize
 from frazil.errors import InvalidInput, NoSuchNamespace, NoSuchTable, Unsupported
+from frazil.expr import pushed
 from frazil.format.schemas import suggestion
 from frazil.on_spark.queries import run_query, runs_in_utc
 from frazil.on_spark.session import Frame, Session
 from frazil.read.scan import Scan
-from frazil.sql.pushdown import conditions_by_table, pushed
+from frazil.sql.pushdown import conditions_by_table
 from frazil.sql.session import Context
 from frazil.sql.tokens import Statement, Token, quoted, read_statement
 from frazil.transaction import TransactionTable
@@ -98,14 +96,11 @@ def prepared(context: Context, text: str, reader: Reader, session: Session) -> P
 
 def parse_query(text: str) -> exp.Expr:
     """Raises InvalidInput with the position of a syntax error, or for a statement that is not a query."""
-    dialect = Spark()
     try:
-        trees = dialect.parser().parse(dialect.tokenize(_with_escaped_quotes(text)), text)
-    except SqlglotError as error:
-        first = (getattr(error, "errors", None) or [{}])[0]
-        where = f"Syntax error at line {first.get('line')}, column {first.get('col')}, near {first.get('highlight')!r}"
-        raise InvalidInput("The query is not valid SQL", evidence=where if first else None) from error
-    except (IndexError, KeyError, AttributeError, TypeError) as error:
+        trees = parse(text, tokenize(_with_escaped_quotes(text)))
+    except SqlSyntaxError as error:
+        raise InvalidInput("The query is not valid SQL", evidence=error.place) from error
+    except MissingArgument as error:
         raise InvalidInput("A function in the query has too few arguments") from error
     except RecursionError as error:
         raise InvalidInput("The query is nested too deeply") from error

@@ -11,10 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from sqlglot.dialects.spark import Spark
-from sqlglot.errors import SqlglotError
-from sqlglot.tokenizer_core import TokenType
-
+from frazil._sqlglot import SqlSyntaxError, TokenType, tokenize
 from frazil.errors import InvalidInput
 
 Kind = Literal["word", "quoted", "text", "number", "sign"]
@@ -78,8 +75,8 @@ def read_statement(text: str) -> Statement:
 def _tokens(text: str) -> list[Token]:
     try:
         # After a parenthesis, no word makes the tokenizer read the rest of the statement as one string.
-        raw = Spark().tokenize("(" + text)[1:]
-    except SqlglotError as error:
+        raw = tokenize("(" + text)[1:]
+    except SqlSyntaxError as error:
         raise InvalidInput(
             "The statement cannot be split into tokens", advice="Check for a quote that is not closed"
         ) from error

@@ -10,8 +10,7 @@ import pyarrow as pa
 from pyiceberg.schema import Schema
 
 from frazil.errors import InvalidInput
-from frazil.format._sql_nodes import INT, TEXT, Call, Column, Literal
-from frazil.format.filters import Filter
+from frazil.expr import INT, TEXT, Call, Column, Filter, Literal
 from frazil.verify.recording.log import plain
 
 

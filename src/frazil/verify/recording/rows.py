@@ -12,7 +12,7 @@ from pyroaring import BitMap64
 from frazil.catalog.base import Head
 from frazil.commit.operations import Kind, Write
 from frazil.errors import FrazilError
-from frazil.format.filters import parse_filter
+from frazil.expr import parse_filter
 from frazil.format.storage import Storage
 from frazil.model import DataFile
 from frazil.read.arrow import Reading, read_task

@@ -1,8 +1,8 @@
-"""What an expression's value becomes in a column: Spark's ANSI store assignment, and nothing lost on the way.
+"""Stores an expression's values in a column by Spark's ANSI store assignment, without loss.
 
-Between numbers, between dates and timestamps, and to text everything may be tried; a value that would not survive (an
-overflow, a lost fraction, a lost time of day) is an error, and so is text for a number. Constant texts are read as
-dates, timestamps, times and uuids where the column is one, as in comparisons.
+Numbers are stored as numbers, dates and timestamps as each other, and everything as strings; a value that would change
+(an overflow, a lost fraction, a lost time of day) is an error, and so is a string for a number. Constant strings are
+parsed as dates, timestamps, times and uuids where the column is one, as in comparisons.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ from pyiceberg.types import (
 )
 
 from frazil.errors import SchemaMismatch, Unsupported
-from frazil.format._sql_cast import CastError, Target, find_cast, parse_date, parse_time, parse_timestamp
-from frazil.format._sql_eval import denormalize, per_row, to_double
-from frazil.format._sql_nodes import (
+from frazil.expr.cast import CastError, Target, find_cast, parse_date, parse_time, parse_timestamp
+from frazil.expr.evaluate import denormalize, per_row, to_double
+from frazil.expr.filters import Expression
+from frazil.expr.nodes import (
     BINARY,
     BOOL,
     DATE,
@@ -58,7 +59,6 @@ from frazil.format._sql_nodes import (
     is_decimal,
     type_name,
 )
-from frazil.format.filters import Expression
 
 Array = Any
 Store = Callable[[Array], Array]
@@ -71,10 +71,10 @@ _EXACT = Context(prec=400)
 def assigned(
     expression: Expression, field: NestedField, name: str | None = None
 ) -> Callable[[pa.RecordBatch | pa.Table], Array]:
-    """From rows to the values of one column, in the column's own type.
+    """A function from rows to the values of one column, in the column's type.
 
-    Raises SchemaMismatch now when the types never fit, and when it is called when some value does not. ``name``: how to
-    call the column in messages.
+    Raises SchemaMismatch if the types never fit, and the function does if some value does not. ``name``: the
+    column's in messages.
     """
     name = field.name if name is None else name
     store = _store_for(expression, field, name)
@@ -96,7 +96,7 @@ def check_nulls(values: Array, field: NestedField, name: str) -> None:
     if field.required and values.null_count:
         raise SchemaMismatch(
             f"The column {name!r} is required, and its new value is null in some row",
-            advice="Leave those rows out with where, or write coalesce(…, a value)",
+            advice="Exclude those rows with where, or write coalesce(…, a value)",
         )
 
 
@@ -117,9 +117,9 @@ def _store_for(expression: Expression, field: NestedField, name: str) -> Store:
         found = _STORES[type(kind)](node.type, kind)
     if found is None:
         raise SchemaMismatch(
-            f"The column {name!r} is {kind}, and {expression.text!r} is {type_name(node.type)}, which is not stored "
-            "there",
-            advice=f"Write CAST({expression.text} AS {_sql_name(kind)}) where that is meant",
+            f"The column {name!r} is {kind}, and {expression.text!r} is {type_name(node.type)}, which cannot be "
+            "stored there",
+            advice=f"Write CAST({expression.text} AS {_sql_name(kind)}) if that is intended",
         )
     return found
 
@@ -145,12 +145,12 @@ def _misfit(
     return SchemaMismatch(
         f"The column {name!r} is {field.field_type}, and the value {values[row]} of {expression.text!r} does not fit",
         evidence=str(error).partition("\n")[0],
-        advice=f"Write CAST({expression.text} AS {_sql_name(field.field_type)}), or round it, where the loss is meant",
+        advice=f"Write CAST({expression.text} AS {_sql_name(field.field_type)}), or round it, if the loss is intended",
     )
 
 
 def _first_misfit(values: Array, store: Store) -> int:
-    """The row whose value cannot be stored, by halving."""
+    """The first row whose value cannot be stored, by bisection."""
     start, end = 0, len(values)
     while end - start > 1:
         middle = (start + end) // 2
@@ -187,7 +187,7 @@ def _parse_uuid(text: str) -> bytes:
         raise CastError(f"{text!r} is not a uuid") from error
 
 
-# Columns of one family into columns of a type
+# Values of one family to a column's type
 
 
 def _same(family: DataType) -> Callable[[DataType, PrimitiveType], Store | None]:
@@ -195,21 +195,21 @@ def _same(family: DataType) -> Callable[[DataType, PrimitiveType], Store | None]
 
 
 def _to_integer(source: DataType, kind: PrimitiveType) -> Store | None:
-    # Arrow's safe casts refuse what overflows and what has a fraction.
+    # Arrow's safe casts refuse overflows and fractions.
     return (lambda array: denormalize(array, kind)) if source in (INT, DOUBLE) or is_decimal(source) else None
 
 
 def _to_floating(source: DataType, kind: PrimitiveType) -> Store | None:
     target = schema_to_pyarrow(kind, include_field_ids=False)
     if source == INT:
-        return lambda array: array.cast(target)  # refuses integers that have more digits than the float
+        return lambda array: array.cast(target)  # refuses integers with more digits than the float
 
     def store(array: Array) -> Array:
         doubles = to_double(array)
         found = doubles.cast(target, safe=False)
         lost = pc.and_(pc.is_inf(found), pc.invert(pc.is_inf(doubles)))
         if pc.any(lost).as_py():
-            raise CastError(f"It is beyond the range of {kind}")
+            raise CastError(f"It is out of range for {kind}")
         return found
 
     return store if source == DOUBLE or is_decimal(source) else None
@@ -219,7 +219,7 @@ def _to_decimal(source: DataType, kind: PrimitiveType) -> Store | None:
     assert isinstance(kind, DecimalType)
     target = pa.decimal128(kind.precision, kind.scale)
     if source == INT:
-        # Arrow wants room for every integer before it looks at the values: give it, then narrow.
+        # Arrow requires room for every integer before it reads the values: widen, then narrow.
         roomy = pa.decimal256(20 + kind.scale, kind.scale)
         return lambda array: array.cast(roomy).cast(target)
     if is_decimal(source):
@@ -232,7 +232,7 @@ def _to_decimal(source: DataType, kind: PrimitiveType) -> Store | None:
 def _exact(value: float, kind: DecimalType) -> Decimal:
     if not math.isfinite(value):
         raise CastError(f"{value} is not a {kind}")
-    # By its shortest text, as in Spark: the double 0.1 is the decimal 0.1.
+    # By its shortest decimal form, as in Spark: the double 0.1 is the decimal 0.1.
     found = Decimal(repr(value))
     rounded = found.quantize(Decimal(1).scaleb(-kind.scale), context=_EXACT)
     if rounded != found:
@@ -256,7 +256,7 @@ def _to_date(source: DataType, kind: PrimitiveType) -> Store | None:
     def store(array: Array) -> Array:
         days = pc.floor_temporal(array, unit="day")
         if pc.any(pc.not_equal(days, array)).as_py():
-            raise CastError("It has a time of day, which a date cannot keep")
+            raise CastError("It has a time of day, which a date cannot hold")
         return days.cast(DATE)
 
     return store if source == TIMESTAMP else None

@@ -1,7 +1,7 @@
-"""Evaluates a filter's tree over Arrow columns, with SQL's three-valued logic and Spark's semantics.
+"""Evaluates nodes over Arrow columns, with SQL's three-valued logic and Spark's semantics.
 
-A value is an array, or a scalar where every row has the same. Parts that can fail (a division, a cast) are evaluated
-only on the rows that the parts before them leave undecided, so ``x <> 0 AND 10 / x > 2`` means what it says.
+A value is an array, or a scalar where every row has the same value. Parts that can fail (a division, a cast) are
+evaluated only on the rows that the parts before them leave undecided, so ``x <> 0 AND 10 / x > 2`` never fails.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute
 
 from frazil.errors import InvalidInput
-from frazil.format._sql_cast import CastError, Target, find_cast
-from frazil.format._sql_nodes import (
+from frazil.expr.cast import CastError, Target, find_cast
+from frazil.expr.nodes import (
     BINARY,
     BOOL,
     DATE,
@@ -42,50 +42,50 @@ from frazil.format._sql_nodes import (
 if TYPE_CHECKING:
     from pyiceberg.types import IcebergType
 
-# An array or a scalar; the stubs of pyarrow know no function that takes either.
+# An array or a scalar; pyarrow's stubs have no type for functions that take either.
 Value = Any
 pc: Any = pyarrow.compute
 arrow: Any = pa
 FALLIBLE = frozenset({"add", "sub", "mul", "neg", "abs", "div", "mod", "intdiv", "cast"})
 ARITHMETIC = frozenset({"add", "sub", "mul", "div", "mod", "intdiv"})
 COMPARED = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "nseq", "in"})
-"""Their option is the type that their arguments are compared in."""
+"""Their option is the type in which their arguments are compared."""
 _EXACT = Context(prec=100)
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
-    """Rows to look at: how many, and where a column's values come from."""
+class Inputs:
+    """The rows of one evaluation: how many, and the source of a column's values."""
 
     length: int
     fetch: Callable[[Column], Value]
 
-    def only(self, rows: pa.BooleanArray) -> Frame:
+    def only(self, rows: pa.BooleanArray) -> Inputs:
         fetch = self.fetch
-        return Frame(rows.true_count, lambda column: fetch(column).filter(rows))
+        return Inputs(rows.true_count, lambda column: fetch(column).filter(rows))
 
 
-EMPTY = Frame(1, lambda column: arrow.nulls(1, column.type))
+EMPTY = Inputs(1, lambda column: arrow.nulls(1, column.type))
 
 
-def evaluate(node: Node, frame: Frame) -> Value:
+def evaluate(node: Node, inputs: Inputs) -> Value:
     """The node's value on every row. Raises InvalidInput where Spark would fail at run time."""
     if isinstance(node, Literal):
         return scalar(node.value, node.type)
     if isinstance(node, Column):
-        return normalize(frame.fetch(node), node.type)
-    return _OPS[node.op](node, frame)
+        return normalize(inputs.fetch(node), node.type)
+    return _OPS[node.op](node, inputs)
 
 
-def selected(node: Node, frame: Frame) -> pa.BooleanArray:
-    """True on the rows the condition holds for; NULL counts as false."""
-    found: pa.BooleanArray = spread(pc.fill_null(_as_bool(evaluate(node, frame)), False), frame.length)
+def selected(node: Node, inputs: Inputs) -> pa.BooleanArray:
+    """True on the rows for which the condition is TRUE; NULL counts as false."""
+    found: pa.BooleanArray = spread(pc.fill_null(_as_bool(evaluate(node, inputs)), False), inputs.length)
     return found
 
 
 @lru_cache(maxsize=4096)
 def can_fail(node: Node) -> bool:
-    """Whether some value of a column could make this node raise."""
+    """Whether this node raises for some value of a column."""
     if not isinstance(node, Call):
         return False
     risky = node.op in FALLIBLE and not (node.op == "cast" and node.option[1])
@@ -106,7 +106,7 @@ def spread(value: Value, length: int) -> Value:
 
 
 def normalize(array: Value, kind: DataType) -> Value:
-    """A column as files or callers hold it, in the one type of its family."""
+    """A column of a file or of the caller's rows, in the one type of its family."""
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
     if isinstance(array, pa.ExtensionArray):
@@ -124,22 +124,22 @@ def normalize(array: Value, kind: DataType) -> Value:
 
 def _naive_micros(array: Value) -> Value:
     if pa.types.is_timestamp(array.type) and array.type.tz is not None:
-        # The stored count is UTC's; only the label goes.
+        # The stored count is UTC; only the label changes.
         array = array.cast(pa.timestamp("us", "UTC"), safe=False)
         return array.view(pa.int64()).view(TIMESTAMP)
     return array.cast(TIMESTAMP, safe=False)
 
 
 def denormalize(array: Value, kind: IcebergType) -> Value:
-    """The way back: from the one type of its family to the type a table's rows have. Values that do not fit raise."""
-    # Here and not above: evaluation is sent to machines that have pyarrow only.
+    """The inverse of ``normalize``: to the type that a table's rows have. Values that do not fit raise."""
+    # Imported here: this module is pickled by value for executors that have only pyarrow.
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 
     target: Any = schema_to_pyarrow(kind, include_field_ids=False)
     if isinstance(target, pa.BaseExtensionType):
         return arrow.ExtensionArray.from_storage(target, array.cast(target.storage_type))
     if array.type == TIMESTAMP:
-        # The count is UTC's, with a zone or without.
+        # The count is UTC, with or without a zone.
         return array.view(pa.int64()).view(target)
     return array.cast(target)
 
@@ -155,7 +155,7 @@ def internal(value: Value) -> list[Any]:
 
 
 def per_row(function: Callable[..., Any], kind: DataType, values: Sequence[Value]) -> Value:
-    """Applies a function to the values of each row, where Arrow has none that agrees with Spark; NULL gives NULL."""
+    """Applies a function to each row, where Arrow has none that agrees with Spark; NULL gives NULL."""
     length = next((len(value) for value in values if isinstance(value, pa.Array)), None)
     columns = [internal(value) for value in values]
     if length is not None:
@@ -175,61 +175,61 @@ def _as_bool(value: Value) -> Value:
 # Logic
 
 
-def _connective(node: Call, frame: Frame) -> Value:
+def _connective(node: Call, inputs: Inputs) -> Value:
     join = pc.and_kleene if node.op == "and" else pc.or_kleene
-    result = _as_bool(evaluate(node.args[0], frame))
+    result = _as_bool(evaluate(node.args[0], inputs))
     for arg in node.args[1:]:
         if not can_fail(arg):
-            result = join(result, _as_bool(evaluate(arg, frame)))
+            result = join(result, _as_bool(evaluate(arg, inputs)))
             continue
         decided = node.op == "or"
         open_rows = pc.fill_null(pc.not_equal(result, decided), True)
-        result = join(result, _as_bool(_on(arg, frame, spread(open_rows, frame.length))))
+        result = join(result, _as_bool(_on(arg, inputs, spread(open_rows, inputs.length))))
     return result
 
 
-def _on(node: Node, frame: Frame, rows: pa.BooleanArray) -> Value:
+def _on(node: Node, inputs: Inputs, rows: pa.BooleanArray) -> Value:
     """The node's value on some rows, NULL on the others."""
-    if rows.true_count == frame.length or not can_fail(node):
-        return evaluate(node, frame)
+    if rows.true_count == inputs.length or not can_fail(node):
+        return evaluate(node, inputs)
     if rows.true_count == 0:
-        return arrow.nulls(frame.length, node.type)
-    part = evaluate(node, frame.only(rows))
-    return pc.replace_with_mask(arrow.nulls(frame.length, part.type), rows, part)
+        return arrow.nulls(inputs.length, node.type)
+    part = evaluate(node, inputs.only(rows))
+    return pc.replace_with_mask(arrow.nulls(inputs.length, part.type), rows, part)
 
 
-def _not(node: Call, frame: Frame) -> Value:
-    return pc.invert(_as_bool(evaluate(node.args[0], frame)))
+def _not(node: Call, inputs: Inputs) -> Value:
+    return pc.invert(_as_bool(evaluate(node.args[0], inputs)))
 
 
-def _is_null(node: Call, frame: Frame) -> Value:
-    return pc.is_null(evaluate(node.args[0], frame))
+def _is_null(node: Call, inputs: Inputs) -> Value:
+    return pc.is_null(evaluate(node.args[0], inputs))
 
 
-def _is_truth(node: Call, frame: Frame) -> Value:
-    return pc.fill_null(pc.equal(_as_bool(evaluate(node.args[0], frame)), node.option), False)
+def _is_truth(node: Call, inputs: Inputs) -> Value:
+    return pc.fill_null(pc.equal(_as_bool(evaluate(node.args[0], inputs)), node.option), False)
 
 
-def _case(node: Call, frame: Frame) -> Value:
+def _case(node: Call, inputs: Inputs) -> Value:
     pairs = [(node.args[i], node.args[i + 1]) for i in range(0, len(node.args) - 1, 2)]
-    remaining = spread(scalar(True, BOOL), frame.length)
+    remaining = spread(scalar(True, BOOL), inputs.length)
     chosen: list[tuple[pa.BooleanArray, Value]] = []
     for condition, outcome in pairs:
-        held = spread(pc.fill_null(_as_bool(_on(condition, frame, remaining)), False), frame.length)
+        held = spread(pc.fill_null(_as_bool(_on(condition, inputs, remaining)), False), inputs.length)
         here = pc.and_(remaining, held)
-        chosen.append((here, _coerced(outcome, node.type, partial(_on, frame=frame, rows=here))))
+        chosen.append((here, _coerced(outcome, node.type, partial(_on, inputs=inputs, rows=here))))
         remaining = pc.and_not(remaining, held)
-    result = _coerced(node.args[-1], node.type, partial(_on, frame=frame, rows=remaining))
+    result = _coerced(node.args[-1], node.type, partial(_on, inputs=inputs, rows=remaining))
     for rows, value in reversed(chosen):
         result = pc.if_else(rows, value, result)
     return result
 
 
-def _coalesce(node: Call, frame: Frame) -> Value:
-    result = _coerced(node.args[0], node.type, partial(evaluate, frame=frame))
+def _coalesce(node: Call, inputs: Inputs) -> Value:
+    result = _coerced(node.args[0], node.type, partial(evaluate, inputs=inputs))
     for arg in node.args[1:]:
-        missing = spread(pc.is_null(result), frame.length)
-        result = pc.coalesce(result, _coerced(arg, node.type, partial(_on, frame=frame, rows=missing)))
+        missing = spread(pc.is_null(result), inputs.length)
+        result = pc.coalesce(result, _coerced(arg, node.type, partial(_on, inputs=inputs, rows=missing)))
     return result
 
 
@@ -237,7 +237,7 @@ def _coalesce(node: Call, frame: Frame) -> Value:
 
 
 def _coerced(node: Node, kind: DataType, run: Callable[[Node], Value]) -> Value:
-    """A node's value in the type it is compared in."""
+    """A node's value in the type of its comparison."""
     if isinstance(node, Literal):
         return scalar(_literal_as(node, kind), kind)
     value = run(node)
@@ -285,31 +285,31 @@ _COMPARISONS: dict[str, Callable[[Value, Value, DataType], Value]] = {
 }
 
 
-def _compare(node: Call, frame: Frame) -> Value:
+def _compare(node: Call, inputs: Inputs) -> Value:
     kind = node.option
     if kind == NULL:
         return arrow.scalar(None, BOOL)
-    left, right = (_coerced(arg, kind, partial(evaluate, frame=frame)) for arg in node.args)
+    left, right = (_coerced(arg, kind, partial(evaluate, inputs=inputs)) for arg in node.args)
     return _COMPARISONS[node.op](left, right, kind)
 
 
-def _null_safe_equal(node: Call, frame: Frame) -> Value:
+def _null_safe_equal(node: Call, inputs: Inputs) -> Value:
     kind = node.option
     if kind == NULL:
         return arrow.scalar(True)
-    left, right = (_coerced(arg, kind, partial(evaluate, frame=frame)) for arg in node.args)
+    left, right = (_coerced(arg, kind, partial(evaluate, inputs=inputs)) for arg in node.args)
     both = pc.and_(pc.is_null(left), pc.is_null(right))
     return pc.or_(both, pc.fill_null(_equal(left, right, kind), False))
 
 
-def _in(node: Call, frame: Frame) -> Value:
+def _in(node: Call, inputs: Inputs) -> Value:
     kind = node.option
     if kind == NULL:
         return arrow.scalar(None, BOOL)
-    left = _coerced(node.args[0], kind, partial(evaluate, frame=frame))
+    left = _coerced(node.args[0], kind, partial(evaluate, inputs=inputs))
     constants = [arg for arg in node.args[1:] if isinstance(arg, Literal)]
     values = [_literal_as(arg, kind) for arg in constants if arg.value is not None]
-    # 0.0 and -0.0 are equal numbers with different bits, and lookup is by bits.
+    # 0.0 and -0.0 are equal, and is_in compares bits.
     probe = pc.add(left, 0.0) if kind == DOUBLE else left
     held = pc.is_in(probe, value_set=arrow.array([value + 0.0 for value in values] if kind == DOUBLE else values, kind))
     result = pc.if_else(pc.is_null(left), arrow.scalar(None, BOOL), held)
@@ -317,23 +317,23 @@ def _in(node: Call, frame: Frame) -> Value:
         result = pc.or_kleene(result, arrow.scalar(None, BOOL))
     for arg in node.args[1:]:
         if not isinstance(arg, Literal):
-            other = _coerced(arg, kind, partial(evaluate, frame=frame))
+            other = _coerced(arg, kind, partial(evaluate, inputs=inputs))
             result = pc.or_kleene(result, _equal(left, other, kind))
     return result
 
 
-def _is_nan(node: Call, frame: Frame) -> Value:
-    return pc.fill_null(pc.is_nan(evaluate(node.args[0], frame).cast(DOUBLE)), False)
+def _is_nan(node: Call, inputs: Inputs) -> Value:
+    return pc.fill_null(pc.is_nan(evaluate(node.args[0], inputs).cast(DOUBLE)), False)
 
 
 # Numbers
 
 
-def _arithmetic(node: Call, frame: Frame) -> Value:
+def _arithmetic(node: Call, inputs: Inputs) -> Value:
     kind = node.type
     if is_decimal(kind):
-        return _decimal_arithmetic(node, frame)
-    left, right = (_coerced(arg, kind, partial(evaluate, frame=frame)) for arg in node.args)
+        return _decimal_arithmetic(node, inputs)
+    left, right = (_coerced(arg, kind, partial(evaluate, inputs=inputs)) for arg in node.args)
     if node.op in ("div", "mod", "intdiv"):
         _refuse_zero(right, left)
         return _DIVISIONS[node.op](left, right, kind)
@@ -343,17 +343,17 @@ def _arithmetic(node: Call, frame: Frame) -> Value:
 
 
 def _refuse_zero(divisor: Value, dividend: Value) -> None:
-    # Of the divisor's own type: no type holds all integers beside 38 decimal places, and Arrow would look for one.
+    # In the divisor's own type: Arrow would look for a common one, and none holds all integers and 38 decimal places.
     zero = scalar(Decimal(0) if is_decimal(divisor.type) else 0, divisor.type)
-    # NULL / 0 is NULL, in Spark too.
+    # NULL / 0 is NULL in Spark as well.
     if (
         pc.any(pc.and_(pc.equal(divisor, zero), pc.is_valid(dividend))).as_py()
         if isinstance(divisor, pa.Array)
         else _scalar_zero(divisor, dividend)
     ):
         raise InvalidInput(
-            "The filter divides by zero in some row",
-            advice='Leave those rows out first, as in "x <> 0 AND 10 / x > 2", or divide by nullif(x, 0)',
+            "Division by zero in some row",
+            advice='Exclude those rows first, as in "x <> 0 AND 10 / x > 2", or divide by nullif(x, 0)',
         )
 
 
@@ -382,9 +382,7 @@ def _guarded(function: Callable[..., Value], *args: Value) -> Value:
     try:
         return function(*args)
     except pa.ArrowInvalid as error:
-        raise InvalidInput(
-            "A number in the filter overflows in some row", evidence=str(error), advice="CAST it to a wider type first"
-        ) from error
+        raise InvalidInput("Numeric overflow in some row", advice="CAST the number to a wider type first") from error
 
 
 def _decimal_result(op: str, left: Node, right: Node) -> DataType:
@@ -418,7 +416,7 @@ def arithmetic_type(op: str, left: Node, right: Node) -> DataType:
     return DOUBLE if op == "div" else INT
 
 
-def _decimal_arithmetic(node: Call, frame: Frame) -> Value:
+def _decimal_arithmetic(node: Call, inputs: Inputs) -> Value:
     unit = Decimal(1).scaleb(-node.type.scale)
     limit = Decimal(10) ** (node.type.precision - node.type.scale)
     apply = {
@@ -432,17 +430,17 @@ def _decimal_arithmetic(node: Call, frame: Frame) -> Value:
     def run(left: Any, right: Any) -> Decimal:
         result = apply(Decimal(left), Decimal(right)).quantize(unit, rounding=ROUND_HALF_UP, context=_EXACT)
         if result.copy_abs() >= limit:
-            raise InvalidInput("A number in the filter overflows in some row", advice="CAST it to a wider type first")
+            raise InvalidInput("Numeric overflow in some row", advice="CAST the number to a wider type first")
         return result
 
-    left, right = (evaluate(arg, frame) for arg in node.args)
+    left, right = (evaluate(arg, inputs) for arg in node.args)
     if node.op in ("div", "mod"):
         _refuse_zero(right, left)
     return per_row(run, node.type, [left, right])
 
 
-def _negate(node: Call, frame: Frame) -> Value:
-    value = evaluate(node.args[0], frame)
+def _negate(node: Call, inputs: Inputs) -> Value:
+    value = evaluate(node.args[0], inputs)
     return (
         per_row(Decimal.copy_negate, node.type, [value])
         if is_decimal(node.type)
@@ -450,25 +448,25 @@ def _negate(node: Call, frame: Frame) -> Value:
     )
 
 
-def _absolute(node: Call, frame: Frame) -> Value:
-    value = evaluate(node.args[0], frame)
+def _absolute(node: Call, inputs: Inputs) -> Value:
+    value = evaluate(node.args[0], inputs)
     return per_row(Decimal.copy_abs, node.type, [value]) if is_decimal(node.type) else _guarded(pc.abs_checked, value)
 
 
 # Casts
 
 
-def _cast(node: Call, frame: Frame) -> Value:
+def _cast(node: Call, inputs: Inputs) -> Value:
     target, forgiving = node.option
     arg = node.args[0]
-    value = evaluate(arg, frame)
+    value = evaluate(arg, inputs)
     if arg.type == NULL:
         return arrow.scalar(None, target.type)
     fast = _fast_cast(value, arg.type, target)
     if fast is not None:
         return fast
     caster = find_cast(arg.type, target)
-    assert caster is not None, "the parser refuses casts that do not exist"
+    assert caster is not None, "the binder refuses casts that do not exist"
 
     def run(each: Any) -> Any:
         try:
@@ -484,7 +482,7 @@ def _cast(node: Call, frame: Frame) -> Value:
 
 
 def _fast_cast(value: Value, source: DataType, target: Target) -> Value | None:
-    """The casts Arrow does in one go and in Spark's way."""
+    """The casts that Arrow does as Spark does."""
     if source == target.type and target.low is None and not target.single and not is_decimal(source):
         return value
     if source == TIMESTAMP and target.type == DATE:
@@ -499,22 +497,22 @@ def _fast_cast(value: Value, source: DataType, target: Target) -> Value | None:
 # Text
 
 
-def _case_mapping(node: Call, frame: Frame) -> Value:
-    value = evaluate(node.args[0], frame)
+def _case_mapping(node: Call, inputs: Inputs) -> Value:
+    value = evaluate(node.args[0], inputs)
     ascii_only = pc.string_is_ascii(value)
     if pc.all(ascii_only, min_count=0).as_py() if isinstance(value, pa.Array) else ascii_only.as_py() in (True, None):
         return pc.ascii_upper(value) if node.op == "upper" else pc.ascii_lower(value)
-    # Full case mapping, as in Java ("ß" becomes "SS"); Arrow's own maps letter by letter.
+    # Full case mapping, as in Java ("ß" becomes "SS"); Arrow maps letter by letter.
     return per_row(str.upper if node.op == "upper" else str.lower, TEXT, [value])
 
 
-def _length(node: Call, frame: Frame) -> Value:
-    value = evaluate(node.args[0], frame)
+def _length(node: Call, inputs: Inputs) -> Value:
+    value = evaluate(node.args[0], inputs)
     return (pc.utf8_length(value) if value.type == TEXT else pc.binary_length(value)).cast(INT)
 
 
-def _substring(node: Call, frame: Frame) -> Value:
-    value = evaluate(node.args[0], frame)
+def _substring(node: Call, inputs: Inputs) -> Value:
+    value = evaluate(node.args[0], inputs)
     start, length = node.option
     if length is not None and length <= 0:
         return pc.if_else(pc.is_null(value), arrow.scalar(None, TEXT), arrow.scalar("", TEXT))
@@ -525,15 +523,15 @@ def _substring(node: Call, frame: Frame) -> Value:
     return pc.utf8_slice_codeunits(value, start=first, stop=stop)
 
 
-def _trim(node: Call, frame: Frame) -> Value:
+def _trim(node: Call, inputs: Inputs) -> Value:
     side, characters = node.option
     trim = {"both": pc.utf8_trim, "leading": pc.utf8_ltrim, "trailing": pc.utf8_rtrim}[side]
-    value = evaluate(node.args[0], frame)
+    value = evaluate(node.args[0], inputs)
     return trim(value, characters=characters) if characters else value
 
 
-def _concat(node: Call, frame: Frame) -> Value:
-    values = [evaluate(arg, frame) for arg in node.args]
+def _concat(node: Call, inputs: Inputs) -> Value:
+    values = [evaluate(arg, inputs) for arg in node.args]
     typed = [value.cast(TEXT) if value.type == NULL else value for value in values]
     return pc.binary_join_element_wise(*typed, arrow.scalar("", TEXT), null_handling="emit_null")
 
@@ -545,23 +543,23 @@ _AFFIX: dict[str, tuple[Callable[..., Value], Callable[[str, str], bool]]] = {
 }
 
 
-def _affix(node: Call, frame: Frame) -> Value:
+def _affix(node: Call, inputs: Inputs) -> Value:
     vectorised, single = _AFFIX[node.op]
     value, part = node.args
     if isinstance(part, Literal) and part.value is not None and value.type == TEXT:
-        return vectorised(evaluate(value, frame), pattern=part.value)
-    return per_row(single, BOOL, [evaluate(value, frame), evaluate(part, frame)])
+        return vectorised(evaluate(value, inputs), pattern=part.value)
+    return per_row(single, BOOL, [evaluate(value, inputs), evaluate(part, inputs)])
 
 
-def _matches(node: Call, frame: Frame) -> Value:
-    return pc.match_substring_regex(evaluate(node.args[0], frame), pattern=node.option)
+def _matches(node: Call, inputs: Inputs) -> Value:
+    return pc.match_substring_regex(evaluate(node.args[0], inputs), pattern=node.option)
 
 
 # Partitions
 
 
-def _bucketed(node: Call, frame: Frame) -> Value:
-    """Whether a column's bucket is one of some; not in SQL, but what replacing a partition asks of rows."""
+def _bucketed(node: Call, inputs: Inputs) -> Value:
+    """Whether a column's bucket is one of these; not part of SQL, but needed to select a partition's rows."""
     from pyiceberg.transforms import BucketTransform
 
     from frazil.format.partitions import arrow_transform
@@ -569,7 +567,7 @@ def _bucketed(node: Call, frame: Frame) -> Value:
     (column,) = node.args
     assert isinstance(column, Column)
     count, wanted = node.option
-    values = denormalize(evaluate(column, frame), column.source)
+    values = denormalize(evaluate(column, inputs), column.source)
     buckets = arrow_transform(BucketTransform(count), column.source)(values)
     held = pc.is_in(buckets, value_set=arrow.array(sorted(wanted), buckets.type))
     return pc.if_else(pc.is_null(buckets), arrow.scalar(None, BOOL), held)
@@ -578,8 +576,8 @@ def _bucketed(node: Call, frame: Frame) -> Value:
 # Dates
 
 
-def _date_part(node: Call, frame: Frame) -> Value:
-    return _DATE_PARTS[node.op](evaluate(node.args[0], frame)).cast(INT)
+def _date_part(node: Call, inputs: Inputs) -> Value:
+    return _DATE_PARTS[node.op](evaluate(node.args[0], inputs)).cast(INT)
 
 
 _DATE_PARTS: dict[str, Callable[[Value], Value]] = {
@@ -598,7 +596,7 @@ _DATE_PARTS: dict[str, Callable[[Value], Value]] = {
 DATE_PARTS = frozenset(_DATE_PARTS)
 
 
-_OPS: dict[str, Callable[[Call, Frame], Value]] = {
+_OPS: dict[str, Callable[[Call, Inputs], Value]] = {
     "and": _connective,
     "or": _connective,
     "not": _not,
@@ -632,7 +630,7 @@ __all__ = [
     "COMPARED",
     "EMPTY",
     "UUID",
-    "Frame",
+    "Inputs",
     "Value",
     "arithmetic_type",
     "can_fail",

@@ -1,8 +1,8 @@
-"""What a filter says about single columns, for pruning: a tree of atoms that its rows imply, or that implies its rows.
+"""Projects a filter to tests of single columns, for pruning: a tree implied by the filter, or one that implies it.
 
-``reach(node, outcome, unknown)`` is the condition on a row under which the node evaluates to TRUE, FALSE or NULL. Parts
-that say nothing about single columns become ``unknown``: True gives a condition no matching row escapes (inclusive),
-False one that only matching rows fulfil (strict). Three-valued NOT is only a change of the outcome asked for.
+``reach(node, truth, unknown)`` is the condition on a row under which the node evaluates to TRUE, FALSE or NULL. Parts
+that do not test single columns become ``unknown``: True gives a condition that holds on every matching row
+(inclusive), False one that holds on matching rows only (strict). Three-valued NOT only swaps the truth value.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from typing import Literal as Choice
 
 from pyiceberg.types import DecimalType, FixedType, FloatType, IntegerType
 
-from frazil.format._sql_nodes import (
+from frazil.expr.facts import Atom, Tree, both, either
+from frazil.expr.nodes import (
     BOOL,
     DATE,
     DOUBLE,
@@ -35,61 +36,60 @@ from frazil.format._sql_nodes import (
     Node,
     is_decimal,
 )
-from frazil.format.pruning import Atom, Tree, both, either
 
-Outcome = Choice["true", "false", "null"]
+Truth = Choice["true", "false", "null"]
 _EXACT = Context(prec=100)
 _OPPOSITE = {"eq": "ne", "ne": "eq", "lt": "ge", "ge": "lt", "gt": "le", "le": "gt"}
 _MIRRORED = {"eq": "eq", "ne": "ne", "lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
 
 
-def reach(node: Node, outcome: Outcome, unknown: bool) -> Tree:
-    """When a row makes the condition come out this way."""
+def reach(node: Node, truth: Truth, unknown: bool) -> Tree:
+    """The condition on a row under which the node has this truth value."""
     if isinstance(node, Literal):
-        return _constant(node.value, outcome)
+        return _constant(node.value, truth)
     if isinstance(node, Column):
-        if outcome == "null":
+        if truth == "null":
             return Atom("null", node.field_id)
-        return Atom("eq", node.field_id, outcome == "true") if node.type == BOOL else unknown
+        return Atom("eq", node.field_id, truth == "true") if node.type == BOOL else unknown
     handler = _HANDLERS.get(node.op)
-    return unknown if handler is None else handler(node, outcome, unknown)
+    return unknown if handler is None else handler(node, truth, unknown)
 
 
-def _constant(value: Any, outcome: Outcome) -> bool:
+def _constant(value: Any, truth: Truth) -> bool:
     if value is None:
-        return outcome == "null"
-    return outcome == ("true" if value else "false")
+        return truth == "null"
+    return truth == ("true" if value else "false")
 
 
-def _and(node: Call, outcome: Outcome, unknown: bool) -> Tree:
-    if outcome == "true":
+def _and(node: Call, truth: Truth, unknown: bool) -> Tree:
+    if truth == "true":
         return both(*(reach(arg, "true", unknown) for arg in node.args))
-    if outcome == "false":
+    if truth == "false":
         return either(*(reach(arg, "false", unknown) for arg in node.args))
     # NULL: no part false, and not all true.
     open_parts = [either(reach(arg, "true", unknown), reach(arg, "null", unknown)) for arg in node.args]
     return both(*open_parts, either(*(reach(arg, "null", unknown) for arg in node.args)))
 
 
-def _or(node: Call, outcome: Outcome, unknown: bool) -> Tree:
-    if outcome == "true":
+def _or(node: Call, truth: Truth, unknown: bool) -> Tree:
+    if truth == "true":
         return either(*(reach(arg, "true", unknown) for arg in node.args))
-    if outcome == "false":
+    if truth == "false":
         return both(*(reach(arg, "false", unknown) for arg in node.args))
     open_parts = [either(reach(arg, "false", unknown), reach(arg, "null", unknown)) for arg in node.args]
     return both(*open_parts, either(*(reach(arg, "null", unknown) for arg in node.args)))
 
 
-def _not(node: Call, outcome: Outcome, unknown: bool) -> Tree:
-    swapped: dict[Outcome, Outcome] = {"true": "false", "false": "true", "null": "null"}
-    return reach(node.args[0], swapped[outcome], unknown)
+def _not(node: Call, truth: Truth, unknown: bool) -> Tree:
+    swapped: dict[Truth, Truth] = {"true": "false", "false": "true", "null": "null"}
+    return reach(node.args[0], swapped[truth], unknown)
 
 
-def _is_null(node: Call, outcome: Outcome, unknown: bool) -> Tree:
-    if outcome == "null":
+def _is_null(node: Call, truth: Truth, unknown: bool) -> Tree:
+    if truth == "null":
         return False
     arg = node.args[0]
-    if outcome == "true":
+    if truth == "true":
         return _null_of(arg, unknown)
     return _present(arg, unknown)
 
@@ -112,34 +112,34 @@ def _present(node: Node, unknown: bool) -> Tree:
     return unknown
 
 
-def _is_truth(node: Call, outcome: Outcome, unknown: bool) -> Tree:
-    if outcome == "null":
+def _is_truth(node: Call, truth: Truth, unknown: bool) -> Tree:
+    if truth == "null":
         return False
-    wanted: Outcome = "true" if node.option else "false"
-    other: Outcome = "false" if node.option else "true"
-    if outcome == "true":
+    wanted: Truth = "true" if node.option else "false"
+    other: Truth = "false" if node.option else "true"
+    if truth == "true":
         return reach(node.args[0], wanted, unknown)
     return either(reach(node.args[0], other, unknown), reach(node.args[0], "null", unknown))
 
 
-def _compare(node: Call, outcome: Outcome, unknown: bool) -> Tree:
+def _compare(node: Call, truth: Truth, unknown: bool) -> Tree:
     left, right, op = *node.args, node.op
     if isinstance(left, Literal):
         left, right, op = right, left, _MIRRORED[op]
     if not isinstance(right, Literal):
         return unknown
     if right.value is None:
-        return outcome == "null"
+        return truth == "null"
     subject = _subject(left, right)
     if subject is None:
         return unknown
-    if outcome == "null":
+    if truth == "null":
         return Atom("null", subject.column.field_id)
-    return subject.test(op if outcome == "true" else _OPPOSITE[op])
+    return subject.test(op if truth == "true" else _OPPOSITE[op])
 
 
-def _null_safe(node: Call, outcome: Outcome, unknown: bool) -> Tree:
-    if outcome == "null":
+def _null_safe(node: Call, truth: Truth, unknown: bool) -> Tree:
+    if truth == "null":
         return False
     left, right = node.args
     if isinstance(left, Literal):
@@ -147,16 +147,16 @@ def _null_safe(node: Call, outcome: Outcome, unknown: bool) -> Tree:
     if not isinstance(right, Literal):
         return unknown
     if right.value is None:
-        return _null_of(left, unknown) if outcome == "true" else _present(left, unknown)
+        return _null_of(left, unknown) if truth == "true" else _present(left, unknown)
     subject = _subject(left, right)
     if subject is None:
         return unknown
-    if outcome == "true":
+    if truth == "true":
         return subject.test("eq")
     return either(Atom("null", subject.column.field_id), subject.test("ne"))
 
 
-def _in(node: Call, outcome: Outcome, unknown: bool) -> Tree:
+def _in(node: Call, truth: Truth, unknown: bool) -> Tree:
     subject, rest = node.args[0], node.args[1:]
     if not isinstance(subject, Column) or not all(isinstance(each, Literal) for each in rest):
         return unknown
@@ -168,9 +168,9 @@ def _in(node: Call, outcome: Outcome, unknown: bool) -> Tree:
     if any(each is None for each in fitted):
         return unknown
     tests = [each.test("eq") for each in fitted if each is not None]
-    if outcome == "true":
+    if truth == "true":
         return _one_of(tests)
-    if outcome == "null":
+    if truth == "null":
         return unknown if has_null else Atom("null", subject.field_id)
     if has_null:
         return False
@@ -186,55 +186,55 @@ def _one_of(tests: list[Tree]) -> Tree:
     return either(*others, *equal)
 
 
-def _is_nan(node: Call, outcome: Outcome, unknown: bool) -> Tree:
+def _is_nan(node: Call, truth: Truth, unknown: bool) -> Tree:
     arg = node.args[0]
-    if outcome == "null":
+    if truth == "null":
         return False
     if not isinstance(arg, Column):
         return unknown
     if arg.type != DOUBLE:
-        return outcome == "false"
-    if outcome == "true":
+        return truth == "false"
+    if truth == "true":
         return Atom("nan", arg.field_id)
     return either(Atom("null", arg.field_id), Atom("notnan", arg.field_id))
 
 
-def _starts(node: Call, outcome: Outcome, unknown: bool) -> Tree:
+def _starts(node: Call, truth: Truth, unknown: bool) -> Tree:
     subject, prefix = node.args
     if not isinstance(prefix, Literal) or prefix.value is None:
         return unknown
-    return _prefix_test(subject, prefix.value, outcome, unknown, exact=True)
+    return _prefix_test(subject, prefix.value, truth, unknown, exact=True)
 
 
-def _matches(node: Call, outcome: Outcome, unknown: bool) -> Tree:
-    """LIKE: its fixed beginning is all that bounds can be asked about."""
+def _matches(node: Call, truth: Truth, unknown: bool) -> Tree:
+    """LIKE: bounds can only test its fixed beginning."""
     prefix, exact = node.args[1:], False
     if len(prefix) != 2 or not isinstance(prefix[0], Literal) or not isinstance(prefix[1], Literal):
         return unknown
     exact = bool(prefix[1].value)
-    return _prefix_test(node.args[0], prefix[0].value, outcome, unknown, exact=exact)
+    return _prefix_test(node.args[0], prefix[0].value, truth, unknown, exact=exact)
 
 
-def _prefix_test(subject: Node, prefix: str, outcome: Outcome, unknown: bool, *, exact: bool) -> Tree:
+def _prefix_test(subject: Node, prefix: str, truth: Truth, unknown: bool, *, exact: bool) -> Tree:
     if not isinstance(subject, Column) or subject.type != TEXT:
         return unknown
-    if outcome == "null":
+    if truth == "null":
         return Atom("null", subject.field_id)
     present = Atom("notnull", subject.field_id)
     starts = Atom("starts", subject.field_id, prefix) if prefix else present
-    if outcome == "true":
+    if truth == "true":
         return starts if exact or unknown else False
-    # FALSE: every value that is there may fail to match; that one surely does, its bounds cannot show.
+    # FALSE: any value that is not NULL may fail to match, and bounds cannot prove that one does.
     return present if unknown else False
 
 
-def _bucketed(node: Call, outcome: Outcome, unknown: bool) -> Tree:
+def _bucketed(node: Call, truth: Truth, unknown: bool) -> Tree:
     (column,) = node.args
     if not isinstance(column, Column):
         return unknown
-    if outcome == "null":
+    if truth == "null":
         return Atom("null", column.field_id)
-    return Atom("bucket" if outcome == "true" else "notbucket", column.field_id, node.option)
+    return Atom("bucket" if truth == "true" else "notbucket", column.field_id, node.option)
 
 
 # One column against one constant
@@ -254,7 +254,7 @@ class _Subject:
     nan: bool = False
 
     def test(self, op: str) -> Tree:
-        """True on the rows whose value is there and compares so."""
+        """True on the rows whose value is not NULL and compares so."""
         if self.nan:
             return self._test_nan(op)
         exact = self.floor is not None and self.floor == self.ceiling
@@ -376,7 +376,7 @@ def _beside(value: float, direction: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Range:
-    """A constant that stands for the column's values from ``start`` up to, but not including, ``end``."""
+    """A constant that means the column's values from ``start`` (inclusive) to ``end`` (exclusive)."""
 
     column: Column
     start: int
@@ -411,7 +411,7 @@ def _year_start(year: int) -> int:
     return calendar.timegm((year, 1, 1, 0, 0, 0)) // 86_400
 
 
-_HANDLERS: dict[str, Callable[[Call, Outcome, bool], Tree]] = {
+_HANDLERS: dict[str, Callable[[Call, Truth, bool], Tree]] = {
     "and": _and,
     "or": _or,
     "not": _not,

@@ -1,6 +1,6 @@
-"""Filters that are made of values instead of text: the rows of some partitions, the rows near some keys.
+"""Filters built from values instead of text: the rows of some partitions, the rows near some keys.
 
-Where a condition can be written as SQL it is, and is then an ordinary filter; a bucket cannot.
+A condition that can be written as SQL becomes an ordinary filter; a test of a bucket cannot be written.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from pyiceberg.transforms import BucketTransform, IdentityTransform, TruncateTra
 from pyiceberg.types import DoubleType, FloatType, StringType
 
 from frazil.errors import InvalidInput, Unsupported
-from frazil.format import pruning
-from frazil.format._sql_cast import format_date, format_timestamp
-from frazil.format._sql_eval import internal, normalize
-from frazil.format._sql_nodes import (
+from frazil.expr.cast import format_date, format_timestamp
+from frazil.expr.evaluate import internal, normalize
+from frazil.expr.file_facts import partition_range
+from frazil.expr.filters import Filter, parse_filter
+from frazil.expr.names import column_of
+from frazil.expr.nodes import (
     BINARY,
     BOOL,
     DATE,
@@ -41,22 +43,22 @@ from frazil.format._sql_nodes import (
     Literal,
     Node,
     is_decimal,
-    sql_type,
 )
-from frazil.format.filters import Filter, parse_filter
 
 pc: Any = pyarrow.compute
 MOST_LISTED = 1000
-"""Up to so many keys are listed one by one, which prunes by bucket and by gaps; more become a range."""
+"""Up to this many keys are listed one by one, which prunes by bucket and by gaps; more become a range."""
 
 
 # Partitions
 
 
 def in_partitions(spec: PartitionSpec, partitions: Iterable[tuple[Any, ...]], schema: Schema) -> Filter:
-    """The rows that the spec puts into one of these partitions."""
+    """The rows that belong to one of these partitions of the spec."""
     wanted = list(partitions)
-    columns = [None if isinstance(each.transform, VoidTransform) else _column(each, schema) for each in spec.fields]
+    columns = [
+        None if isinstance(each.transform, VoidTransform) else column_of(each.source_id, schema) for each in spec.fields
+    ]
     node = _any_of([_partition(spec, columns, each) for each in wanted])
     if len(spec.fields) == 1 and columns[0] is not None and len(wanted) > 1:
         node = _one_field(spec.fields[0], columns[0], [each[0] for each in wanted], node)
@@ -65,30 +67,6 @@ def in_partitions(spec: PartitionSpec, partitions: Iterable[tuple[Any, ...]], sc
 
 def _shown(spec: PartitionSpec) -> list[str]:
     return [each.name for each in spec.fields]
-
-
-def _column(field: PartitionField, schema: Schema) -> Column:
-    return column_of(field.source_id, schema)
-
-
-def column_of(field_id: int, schema: Schema) -> Column:
-    """A column as an expression has it. Raises Unsupported for one inside a list or map, or that is not there."""
-    path = _path(schema.fields, field_id)
-    if path is None:
-        raise Unsupported(f"The column with the id {field_id} is not in the table, or is inside a list or map")
-    leaf = path[-1]
-    ids = tuple(each.field_id for each in path)
-    return Column(field_id, ids, ".".join(each.name for each in path), leaf.field_type, sql_type(leaf.field_type))
-
-
-def _path(fields: Iterable[Any], field_id: int) -> tuple[Any, ...] | None:
-    for field in fields:
-        if field.field_id == field_id:
-            return (field,)
-        below = _path(field.field_type.fields, field_id) if field.field_type.is_struct else None
-        if below is not None:
-            return (field, *below)
-    return None
 
 
 def _partition(spec: PartitionSpec, columns: Sequence[Column | None], partition: tuple[Any, ...]) -> Node:
@@ -134,12 +112,12 @@ def _value(field: PartitionField, column: Column, value: Any) -> Node:
     if isinstance(transform, IdentityTransform):
         return _compared("eq", column, value)
     if isinstance(transform, TruncateTransform) and isinstance(column.source, StringType):
-        # Shorter than the cut: the whole text.
+        # Shorter than the width: the whole string.
         short = len(value) < transform.width
         return _compared("eq", column, value) if short else Call("starts", (column, Literal(value, TEXT)), BOOL)
-    limits = pruning.partition_range(field, column.source, value)
+    limits = partition_range(field, column.source, value)
     if limits is None:
-        raise Unsupported(f"The table is partitioned by {transform}, which this version cannot replace by partition")
+        raise Unsupported(f"The table is partitioned by {transform}, whose partitions this version cannot replace")
     return _between(column, *limits, strictly=column.type == BINARY and len(value) >= getattr(transform, "width", 0))
 
 
@@ -155,7 +133,7 @@ def _between(column: Column, low: Any, high: Any, *, strictly: bool) -> Node:
 
 
 def _clipped(value: Any, kind: DataType) -> Any:
-    """Within what the type can hold: the last period of all may end beyond it."""
+    """Clipped to the range of the type: the last period may end beyond it."""
     if kind == DATE:
         return min(max(value, -(2**31)), 2**31 - 1)
     return min(max(value, INT_MIN), INT_MAX) if kind in (INT, TIMESTAMP) else value
@@ -208,7 +186,7 @@ def _any_of(tests: Sequence[Node]) -> Node:
 def _filter(node: Node, schema: Schema, described: str) -> Filter:
     try:
         made = parse_filter(_sql(node, schema), schema, case_sensitive=True)
-    except (_NotSql, InvalidInput):
+    except (_NotExpressible, InvalidInput):
         made = None
     if made is None or _constants(made.condition) != _constants(node):
         return Filter(described, schema, node, case_sensitive=True, built=True)
@@ -216,7 +194,7 @@ def _filter(node: Node, schema: Schema, described: str) -> Filter:
 
 
 def _constants(node: Node) -> list[Any]:
-    """The values in a condition, in order: what text must bring back unchanged."""
+    """The values in a condition, in order: parsing the text must give the same ones."""
     if isinstance(node, Literal):
         return [node.value]
     return [value for each in node.args for value in _constants(each)] if isinstance(node, Call) else []
@@ -225,7 +203,7 @@ def _constants(node: Node) -> list[Any]:
 # Text
 
 
-class _NotSql(Exception):
+class _NotExpressible(Exception):
     """The condition, or a value in it, cannot be written in SQL."""
 
 
@@ -240,7 +218,7 @@ def _sql(node: Node, schema: Schema) -> str:
         return f" {node.op.upper()} ".join(f"({each})" for each in args)
     if node.op in _TEMPLATES:
         return _TEMPLATES[node.op].format(args[0], ", ".join(args[1:]))
-    raise _NotSql(node.op)
+    raise _NotExpressible(node.op)
 
 
 _TEMPLATES = {
@@ -257,7 +235,7 @@ _TEMPLATES = {
 
 def _quoted(name: str) -> str:
     if "`" in name:
-        raise _NotSql(name)
+        raise _NotExpressible(name)
     return f"`{name}`"
 
 
@@ -273,7 +251,7 @@ def _literal(node: Literal) -> str:
         return format(value, "f")
     if kind == DOUBLE:
         if not math.isfinite(value):
-            raise _NotSql(value)
+            raise _NotExpressible(value)
         text = repr(float(value))
         return text if "e" in text else text + "e0"
     if kind == BINARY:
@@ -292,7 +270,7 @@ def _as_text(value: Any, kind: DataType) -> str:
         return str(pa.scalar(value, pa.time64("us")).as_py())
     if kind == UUID:
         return str(uuid.UUID(bytes=bytes(value)))
-    raise _NotSql(kind)
+    raise _NotExpressible(kind)
 
 
 def _quoted_text(text: str) -> str:

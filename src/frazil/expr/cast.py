@@ -1,7 +1,7 @@
-"""Spark's CAST, one value at a time, and how Spark reads dates and timestamps from text.
+"""Spark's CAST, one value at a time, and Spark's parsing of dates and timestamps.
 
 Values are in internal form (days, microseconds). A value that cannot be cast raises CastError: CAST fails on it, and
-TRY_CAST makes it NULL.
+TRY_CAST returns NULL.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
 from typing import Any
 
-from frazil.format._sql_nodes import (
+from frazil.expr.nodes import (
     BINARY,
     BOOL,
     DATE,
@@ -30,7 +30,6 @@ from frazil.format._sql_nodes import (
     DataType,
     is_decimal,
     is_numeric,
-    type_name,
 )
 
 _EPOCH_DAY = dt.date(1970, 1, 1).toordinal()
@@ -55,7 +54,7 @@ class CastError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a CAST asks for: the type in expressions, and the narrower range the SQL name stands for."""
+    """The target of a CAST: the type in expressions, and the narrower range of the SQL type."""
 
     type: DataType
     name: str
@@ -77,13 +76,13 @@ def parse_date(text: str) -> int:
 
 
 def parse_timestamp(text: str, *, zoned: bool = True) -> int:
-    """Microseconds since 1970, UTC where the text names no zone. ``zoned=False`` refuses text that names one."""
+    """Microseconds since 1970, in UTC where the text has no zone. ``zoned=False`` refuses text with a zone."""
     found = _TIMESTAMP.fullmatch(text.strip())
     if found is None:
         raise CastError(f"{text!r} is not a timestamp")
     year, month, day, hour, minute, second, fraction, zone = found.groups()
     if zone and not zoned:
-        raise CastError(f"{text!r} names a time zone, and the column has none")
+        raise CastError(f"{text!r} has a time zone, and the column has none")
     micros = int((fraction or "0")[:6].ljust(6, "0"))
     try:
         moment = dt.datetime(
@@ -114,7 +113,7 @@ def parse_time(text: str) -> int:
     except ValueError as error:
         raise CastError(f"{text!r} is not a time of day") from error
     if value.tzinfo is not None:
-        raise CastError(f"{text!r} names a time zone, and a time of day has none")
+        raise CastError(f"{text!r} has a time zone, and a time of day has none")
     return ((value.hour * 60 + value.minute) * 60 + value.second) * 1_000_000 + value.microsecond
 
 
@@ -137,16 +136,8 @@ def format_timestamp(micros: int) -> str:
     return f"{format_date(days)} {moment:%H:%M:%S}{fraction}"
 
 
-def cast_value(value: Any, source: DataType, target: Target) -> Any:
-    """``value`` as the target type. Raises CastError."""
-    caster = find_cast(source, target)
-    if caster is None:
-        raise CastError(f"{type_name(source)} cannot be cast to {target.name}")
-    return caster(value)
-
-
 def find_cast(source: DataType, target: Target) -> Callable[[Any], Any] | None:
-    """The function for one pair of types; None where Spark has none, or has one that depends on Java's formatting."""
+    """The cast from one type to another; None where Spark has none, or where it depends on Java's formatting."""
     for accepts, family, make in _CASTS:
         if accepts(target.type) and family(source):
             return make(source, target)
@@ -213,7 +204,7 @@ def _to_decimal(_: DataType, target: Target) -> Callable[[Any], Decimal]:
 
     def cast(value: Any) -> Decimal:
         try:
-            # A double goes through its shortest text, as in Spark: CAST(0.1D AS DECIMAL(20,20)) is 0.1.
+            # A double is converted by its shortest decimal form, as in Spark: CAST(0.1D AS DECIMAL(20,20)) is 0.1.
             exact = Decimal(
                 repr(value) if isinstance(value, float) else value.strip() if isinstance(value, str) else value
             )

@@ -1,7 +1,8 @@
-"""A filter as a typed tree: what the parser makes, and what evaluation and pruning read.
+"""A SQL expression as a typed tree: the result of binding, and the input of evaluation and pruning.
 
 Types are Arrow's, one per family: all integers are int64, both floats float64, both timestamps microseconds without
-zone (text without a zone means UTC, so with and without zone compare by the same count), text large_string.
+zone (text without a zone is UTC, so timestamps with and without zone compare by the same count), strings
+large_string.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ UUID = pa.binary(16)
 BINARY = pa.large_binary()
 NULL = pa.null()
 NESTED = pa.struct([])
-"""Structs, lists and maps: only IS NULL may look at them."""
+"""Structs, lists and maps: only IS NULL accepts them."""
 
 INT_MIN, INT_MAX = -(2**63), 2**63 - 1
 MICROS_PER_DAY = 86_400_000_000
@@ -73,7 +74,7 @@ class Literal:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """An operator or function; ``option`` is what is not an argument: a pattern, a cast's target, a common type."""
+    """An operator or function. ``option`` is what is not an argument: a pattern, a cast's target, a common type."""
 
     op: str
     args: tuple[Node, ...]
@@ -139,7 +140,7 @@ def type_name(kind: DataType) -> str:
 
 
 def decimal_shape(node: Node) -> tuple[int, int]:
-    """Digits before and after the point that a number of this node may have; a constant's are counted."""
+    """How many digits before and after the point a number of this node may have; a constant's are counted."""
     if is_decimal(node.type):
         return node.type.precision - node.type.scale, node.type.scale
     if isinstance(node, Literal) and node.value is not None:
@@ -148,7 +149,7 @@ def decimal_shape(node: Node) -> tuple[int, int]:
 
 
 def common_type(nodes: tuple[Node, ...], where: str) -> DataType:
-    """The type that all of these are compared or chosen in, as Spark widens them. Raises InvalidInput if none."""
+    """The type in which all of these are compared or chosen, as Spark widens them. Raises InvalidInput if none."""
     kinds = {node.type for node in nodes if node.type != NULL}
     if len(kinds) <= 1:
         return kinds.pop() if kinds else NULL
@@ -158,9 +159,9 @@ def common_type(nodes: tuple[Node, ...], where: str) -> DataType:
         return TIMESTAMP
     names = " and ".join(sorted(type_name(kind) for kind in kinds))
     raise InvalidInput(
-        f"The filter compares {names} in {where}",
-        advice="Make both sides the same type: text in single quotes goes with text columns, bare numbers with "
-        "numeric ones, or write CAST(… AS …)",
+        f"Cannot compare or combine {names} in {where}",
+        advice="Make both sides the same type: strings in single quotes for string columns, bare numbers for numeric "
+        "ones, or write CAST(… AS …)",
     )
 
 
@@ -172,13 +173,13 @@ def _wider_decimal(nodes: tuple[Node, ...]) -> DataType:
 
 
 def number_literal(text: str) -> Literal:
-    """Spark's reading of a bare number: an integer, an exact decimal, or with an exponent a double."""
+    """A bare number as Spark reads it: an integer, an exact decimal, or with an exponent a double."""
     try:
         if "e" in text.lower():
             return Literal(float(text), DOUBLE)
         exact = Decimal(text)
     except (ValueError, InvalidOperation) as error:
-        raise InvalidInput(f"{text!r} in the filter is not a number") from error
+        raise InvalidInput(f"{text!r} is not a number") from error
     if "." not in text and INT_MIN <= exact <= INT_MAX:
         return Literal(int(exact), INT)
     return decimal_literal(exact)

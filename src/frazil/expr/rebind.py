@@ -1,8 +1,8 @@
-"""A condition on columns that have become wider meanwhile.
+"""A condition on columns whose types were widened after it was parsed.
 
 The wider type holds every value of the old one, in the same order, and evaluation compares in types that hold both. So
-a condition means the same on the rows that are there, and on values that only the wider type holds it means what it
-says. Only exact arithmetic can tell the types apart: how many digits a result keeps depends on those of its operands.
+a condition selects the same existing rows, and applies to values that only the wider type holds.
+Only exact arithmetic depends on the width: how many digits a result keeps depends on those of its operands.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import replace
 
 from pyiceberg.types import IcebergType
 
-from frazil.format._sql_eval import ARITHMETIC, COMPARED, arithmetic_type
-from frazil.format._sql_nodes import Call, Column, DataType, Literal, Node, common_type, is_decimal, sql_type
+from frazil.expr.evaluate import ARITHMETIC, COMPARED, arithmetic_type
+from frazil.expr.nodes import Call, Column, DataType, Literal, Node, common_type, is_decimal, sql_type
 
 
-class OtherRounding(Exception):
-    """A result would be rounded to other digits than before, so that other rows might be selected."""
+class RoundingChanged(Exception):
+    """A result would keep other digits than before, so the condition might select other rows."""
 
 
 def widened(node: Node, kinds: Mapping[int, IcebergType]) -> Node:
@@ -32,7 +32,7 @@ def widened(node: Node, kinds: Mapping[int, IcebergType]) -> Node:
         return node
     made = replace(node, args=args, type=_type(node, args))
     if is_decimal(node.type) and made.type.scale != node.type.scale:
-        raise OtherRounding
+        raise RoundingChanged
     return replace(made, option=common_type(args, node.op)) if node.op in COMPARED else made
 
 
