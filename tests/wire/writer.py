@@ -19,7 +19,8 @@ import frazil
 
 def rows(first: int, end: int, value: str) -> pa.Table:
     ids = pa.array(range(first, end), pa.int64())
-    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("value", pa.string())])
+    fields: list[pa.Field[Any]] = [pa.field("id", pa.int64(), nullable=False), pa.field("value", pa.string())]
+    schema = pa.schema(fields)
     return pa.table([ids, pa.array([value] * len(ids), pa.string())], schema=schema)
 
 
