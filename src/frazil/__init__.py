@@ -29,12 +29,12 @@ from frazil.errors import (
 )
 from frazil.format.filters import lit
 from frazil.lake import Lake, connect, register
-from frazil.merging import MergeBuilder
 from frazil.model import Commit, Conflict
 from frazil.on_spark.session import local as spark
 from frazil.read.changes import Changes
 from frazil.read.scan import Scan
-from frazil.table import Table
+from frazil.table.merge import MergeBuilder
+from frazil.table.table import Table
 from frazil.transaction import LakeSnapshot, Transaction
 
 __version__ = "0.1.0"

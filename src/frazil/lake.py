@@ -39,7 +39,8 @@ from frazil.model import Ident, Isolation, parse_namespace
 from frazil.on_spark.session import checked as checked_session
 from frazil.runtime import SYSTEM, Runtime
 from frazil.stage.rows import incoming_schema, opened
-from frazil.table import Table
+from frazil.table.destination import CommitNow
+from frazil.table.table import Table
 from frazil.transaction import LakeSnapshot, Transaction
 
 _log = logging.getLogger("frazil")
@@ -219,16 +220,16 @@ class Lake:
         """A table by name. Raises NoSuchTable."""
         ident = Ident.parse(name)
         self.catalog.load(ident)
-        return Table(self, ident)
+        return Table(CommitNow(self, ident))
 
     def create_table(
         self,
         name: str | tuple[str, ...],
         schema: object = None,
         *,
-        partition_by: Sequence[str] = (),
-        sort_by: Sequence[str] = (),
-        keys: Sequence[str] = (),
+        partition_by: Sequence[str] | None = (),
+        sort_by: Sequence[str] | None = (),
+        keys: Sequence[str] | None = (),
         properties: Mapping[str, str] | None = None,
         location: str | None = None,
         comment: str | None = None,
@@ -243,14 +244,14 @@ class Lake:
         self.check_writable()
         ident = Ident.parse(name)
         if exists_ok and self.exists(name):
-            return Table(self, ident)
+            return Table(CommitNow(self, ident))
         if schema is None:
             if as_ is None:
                 raise InvalidInput("create_table needs a schema", advice="Give a schema, or rows with as_=…")
             as_ = opened(as_)
             schema = incoming_schema(as_)
         metadata = self._new_metadata(ident, schema, partition_by, sort_by, keys, properties, location, comment)
-        table = Table(self, ident)
+        table = Table(CommitNow(self, ident))
         try:
             created = self.catalog.create(ident, metadata)
         except TableExists:
@@ -286,7 +287,7 @@ class Lake:
             raise InvalidInput(f"metadata_location must be the place of a metadata file, not {metadata_location!r}")
         ident = Ident.parse(name)
         self.catalog.register(ident, metadata_location)
-        return Table(self, ident)
+        return Table(CommitNow(self, ident))
 
     # Doors to other engines
 
@@ -397,17 +398,17 @@ class Lake:
         self,
         ident: Ident,
         schema: object,
-        partition_by: Sequence[str],
-        sort_by: Sequence[str],
-        keys: Sequence[str],
+        partition_by: Sequence[str] | None,
+        sort_by: Sequence[str] | None,
+        keys: Sequence[str] | None,
         properties: Mapping[str, str] | None,
         location: str | None,
         comment: str | None,
     ) -> TableMetadata:
         given = _checked_properties(properties, comment)
-        columns = to_schema(schema, keys=_texts("keys", keys))
-        spec = parse_partitioning(_texts("partition_by", partition_by), columns) if partition_by else None
-        order = parse_sort(_texts("sort_by", sort_by), columns) if sort_by else None
+        columns = to_schema(schema, keys=_strings("keys", keys))
+        spec = parse_partitioning(_strings("partition_by", partition_by), columns) if partition_by else None
+        order = parse_sort(_strings("sort_by", sort_by), columns) if sort_by else None
         model = new_table_metadata(
             schema=columns,
             partition_spec=spec or UNPARTITIONED_PARTITION_SPEC,
@@ -455,9 +456,11 @@ class Lake:
             )
 
 
-def _texts(what: str, values: Sequence[str]) -> Sequence[str]:
+def _strings(what: str, values: Sequence[str] | None) -> Sequence[str]:
+    if values is None:
+        return ()
     if isinstance(values, str) or not isinstance(values, Sequence):
-        raise InvalidInput(f"{what} must be a list of texts", advice=f"Write {what}=[{values!r}]")
+        raise InvalidInput(f"{what} must be a list of strings", advice=f"Write {what}=[{values!r}]")
     return values
 
 

@@ -108,7 +108,7 @@ class Recorder(Protocol):
     """
 
     def calling(self) -> None: ...
-    def scanned(self, table: Any, scan: Any, branch: str, is_historic: bool) -> Any: ...
+    def scanned(self, source: Any, scan: Any, branch: str, is_historic: bool) -> Any: ...
     def committing(self, context: Any, operations: Any, identity: Any, run: Callable[[], Commit]) -> Commit: ...
     def begun(self, transaction: Any) -> None: ...
     def ending(self, transaction: Any) -> contextlib.AbstractContextManager[None]: ...
@@ -124,9 +124,9 @@ def calling() -> None:
         recorder.calling()
 
 
-def scanned(table: Any, scan: Any, branch: str, is_historic: bool) -> Any:
+def scanned(source: Any, scan: Any, branch: str, is_historic: bool) -> Any:
     """The scan, or the same one that tells what is read with it."""
-    return scan if recorder is None else recorder.scanned(table, scan, branch, is_historic)
+    return scan if recorder is None else recorder.scanned(source, scan, branch, is_historic)
 
 
 def committing(context: Any, operations: Any, identity: Any, run: Callable[[], Commit]) -> Commit:

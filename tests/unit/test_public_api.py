@@ -16,8 +16,6 @@ import frazil
 
 PAGE = Path(__file__).with_name("public_api.txt")
 _CALLED_BY_PYTHON = ("__call__", "__enter__", "__exit__", "__iter__", "__len__", "__arrow_c_stream__")
-# In no page of the documentation: a transaction's tables call them.
-_INTERNAL = {"Transaction.add", "Transaction.check_usable", "Transaction.work"}
 
 
 def reached() -> dict[str, Any]:
@@ -60,7 +58,7 @@ def shown(name: str, value: Any) -> Iterator[str]:
         on_table = inspect.getattr_static(frazil.Table, key, None)
         if value is not frazil.Table and on_table is not None and lines == list(member(key, on_table)):
             as_on_table.append(key)
-        elif f"{value.__name__}.{key}" not in _INTERNAL:
+        else:
             yield from indented(lines)
     if as_on_table:
         yield f"    as on frazil.Table: {', '.join(as_on_table)}"

@@ -22,7 +22,7 @@ from frazil.model import Commit, Ident, Snapshot
 
 if TYPE_CHECKING:
     from frazil.lake import Lake
-    from frazil.table import Table
+    from frazil.table.table import Table
 
 
 def versions() -> dict[str, str]:
