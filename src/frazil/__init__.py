@@ -1,6 +1,6 @@
 """Frazil: many writers, one Apache Iceberg table.
 
-A lake is a catalog and its tables: ``frazil.connect("./lake")`` opens one, and README.md has the first ten lines.
+A lake is a catalog and its tables: ``frazil.connect("./lake")`` opens one. README.md has a first example.
 """
 
 import os as _os
@@ -76,7 +76,7 @@ __all__ = [
 ]
 
 if _os.environ.get("FRAZIL_RECORD"):
-    # Any job can be recorded without a change to it (docs/checker.md).
+    # Records any job without a change to it (docs/checker.md).
     from frazil.verify.recording import record_from_environment as _record
 
     _record()

@@ -1,8 +1,8 @@
-"""One rooted tree of errors. Every class answers three questions as attributes, so no caller reads message text:
+"""One tree of errors. Every class answers three questions as attributes, so that no caller reads message text:
 
-``retryable``               may the same call be made again as it is, with a chance of success?
-``safe_to_delete_staged``   is it certain that nothing the failed write staged can be live?
-``who_must_act``            "caller" (change the call), "operator" (change the world), "nobody" (call again)
+``retryable``               can the same call succeed when it is repeated unchanged?
+``safe_to_delete_staged``   is it certain that no snapshot refers to a file that the failed write staged?
+``who_must_act``            "caller" (change the call), "operator" (fix the system), "nobody" (call again)
 
 A message has up to three sentences: the problem, the evidence, what to do.
 """
@@ -36,11 +36,11 @@ class FrazilError(Exception):
 
 
 class CommitFailed(FrazilError):
-    """The write definitely did not land; its staged files are gone. Base of ConflictError and RetriesExhausted."""
+    """The write did not land, and its staged files were deleted. Base of ConflictError and RetriesExhausted."""
 
 
 class ConflictError(CommitFailed):
-    """Another writer committed something this write may not be rebased over. Redo the work from a fresh read."""
+    """Another writer committed a change that this write cannot be rebased over. Re-read the table and retry."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class ConflictError(CommitFailed):
 
 
 class RetriesExhausted(CommitFailed):
-    """Every allowed attempt lost its race or met a fault. Nothing conflicts: the same call may succeed later."""
+    """Every allowed attempt lost its race or had a fault. There is no conflict: the same call may succeed later."""
 
     retryable = True
     who_must_act = "nobody"
@@ -68,7 +68,7 @@ class RetriesExhausted(CommitFailed):
 
 
 class CommitUnknown(FrazilError):
-    """Nobody could say whether the write landed. Nothing was deleted; send the same ``commit_id`` again to find out."""
+    """It is unknown whether the write landed. Nothing was deleted; repeat it with the same ``commit_id``."""
 
     retryable = True
     safe_to_delete_staged = False
@@ -80,14 +80,14 @@ class CommitUnknown(FrazilError):
         self.commit_id = commit_id
         if commit_id and advice is None:
             advice = (
-                f"Nothing was deleted. Send it again with commit_id={commit_id!r}: it is found if it landed, and "
+                f"Nothing was deleted. Repeat the write with commit_id={commit_id!r}: it is found if it landed, and "
                 "committed if it did not"
             )
         super().__init__(problem, evidence=evidence, advice=advice)
 
 
 class InvalidInput(FrazilError):
-    """The call itself is wrong; nothing was written."""
+    """The call has an invalid argument; nothing was written."""
 
 
 class SchemaMismatch(InvalidInput):
@@ -103,19 +103,19 @@ class NoSuchNamespace(FrazilError):
 
 
 class NamespaceNotEmpty(FrazilError):
-    """The namespace still holds tables or namespaces."""
+    """The namespace contains tables or namespaces."""
 
 
 class TableExists(FrazilError):
-    """A table of this name is already there."""
+    """A table of this name already exists."""
 
 
 class NamespaceExists(FrazilError):
-    """A namespace of this name is already there."""
+    """A namespace of this name already exists."""
 
 
 class Unsupported(FrazilError):
-    """The table or the request uses something this version does not do; it is refused whole, never half done."""
+    """The table or the request uses a feature that this version does not support; nothing was written."""
 
 
 class PermissionDenied(FrazilError):
@@ -125,14 +125,14 @@ class PermissionDenied(FrazilError):
 
 
 class CatalogUnavailable(FrazilError):
-    """The catalog cannot be reached. No commit was sent, or its outcome is known to be negative."""
+    """The catalog cannot be reached. No commit was sent, or it is known to have failed."""
 
     retryable = True
     who_must_act = "operator"
 
 
 class StorageError(FrazilError):
-    """A file could not be read or written: disk full, file missing, object store out of reach."""
+    """A file could not be read or written: disk full, file missing, object store unreachable."""
 
     retryable = True
     who_must_act = "operator"
@@ -146,7 +146,7 @@ class SparkFailed(FrazilError):
 
 
 class DiskFull(StorageError):
-    """There is no room left to write. Waiting does not help, so a commit does not repeat it by itself."""
+    """The disk is full. Waiting does not help, so a commit does not retry by itself."""
 
 
 class CorruptMetadata(StorageError):

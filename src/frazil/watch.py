@@ -1,10 +1,10 @@
-"""Watching a lake from outside: what its shared state tells about the commits of all writers, whoever they are.
+"""Watching a lake from outside: what its shared state says about the commits of all writers.
 
-    look ──(an interval)──▶ look
-      └──────── activity ────┘      commits by table, and who waits
+    sample ──(an interval)──▶ sample
+       └──────── activity ─────┘      commits by table, and the writers that wait
 
-Two sources, both of them for every process to see: a table's metadata (its snapshots, and its log of metadata files),
-and the queue of a SQL catalog. What writers keep to themselves is not here: lost races, retries, and conflicts.
+There are two sources, both shared: a table's metadata (its snapshots, and its log of metadata files), and the queue of
+a SQL catalog. Lost races, retries and conflicts are known only to the writer, and are not included.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _OURS = "frazil."
 
 @dataclass(frozen=True, slots=True)
 class Landed:
-    """What a snapshot stands for."""
+    """The commits that a snapshot holds."""
 
     commits: int
     foreign: bool
@@ -39,7 +39,7 @@ class Landed:
 
 
 @dataclass(frozen=True, slots=True)
-class TableLook:
+class TableSample:
     """One table at one moment."""
 
     at: float
@@ -55,36 +55,36 @@ class TableLook:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """A lake at one moment; one table a little later than the other."""
+class Sample:
+    """A lake at one moment. Tables are read one after the other."""
 
-    tables: Mapping[Ident, TableLook]
+    tables: Mapping[Ident, TableSample]
     queue: Mapping[str, QueueStats] | None
-    """By table uuid. None: the catalog has no queue that other processes could see."""
+    """By table uuid. None: the catalog has no queue that other processes share."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableActivity:
-    """What happened to one table between two looks, and who waits now."""
+    """What happened to one table between two samples, and how many writers wait now."""
 
     table: str
     seconds: float
-    """Between the looks. 0: seen for the first time; what came before is not known, and rates are None."""
+    """Between the samples. 0: this is the table's first sample, and rates are None."""
     commits: int = 0
-    """That brought a snapshot, everybody's; ``foreign`` ones among them."""
+    """Commits with a snapshot, of all writers, including the ``foreign`` ones."""
     foreign: int = 0
-    """Of writers other than Frazil."""
+    """Commits of writers other than Frazil."""
     swaps: int | None = 0
-    """Moves of the table, those without a snapshot included. None: its log of metadata files does not reach back."""
+    """Swaps of the table's pointer, also without a snapshot. None: its log of metadata files does not reach back."""
     groups: int = 0
     """Snapshots that several commits share."""
     grouped: int = 0
-    """The commits in those."""
+    """The commits in those snapshots."""
     largest_group: int = 0
     queue: QueueStats | None = field(default_factory=QueueStats)
-    """None: the catalog has no queue that other processes could see, or the table cannot be read."""
+    """None: the catalog has no queue that other processes share, or the table cannot be read."""
     problem: str | None = None
-    """Why it cannot be read; nothing else is known then."""
+    """Why the table cannot be read; the other fields have their defaults then."""
 
     @property
     def commits_per_s(self) -> float | None:
@@ -106,13 +106,13 @@ class TableActivity:
         return count / self.seconds if self.seconds > 0 else None
 
 
-# Looking
+# Sampling
 
 
-def look(catalog: Catalog, before: Look | None = None, runtime: Runtime = SYSTEM) -> Look:
-    """Every table, and the queue. Tables that have not moved since ``before`` are not read again.
+def sample(catalog: Catalog, before: Sample | None = None, runtime: Runtime = SYSTEM) -> Sample:
+    """Every table, and the queue. Tables whose pointer has not moved since ``before`` are not read again.
 
-    A table that cannot be read has its problem told; raises CatalogUnavailable when the catalog itself is away.
+    A table that cannot be read is included with its problem. Raises CatalogUnavailable.
     """
     known = {} if before is None else before.tables
     at = runtime.monotonic()
@@ -125,21 +125,21 @@ def look(catalog: Catalog, before: Look | None = None, runtime: Runtime = SYSTEM
             tables[ident] = replace(seen, at=at)
         elif (found := _table(catalog, ident, runtime)) is not None:
             tables[ident] = found
-    return Look(tables, _queue(catalog))
+    return Sample(tables, _queue(catalog))
 
 
-def _table(catalog: Catalog, ident: Ident, runtime: Runtime) -> TableLook | None:
-    """None: it was dropped a moment ago."""
+def _table(catalog: Catalog, ident: Ident, runtime: Runtime) -> TableSample | None:
+    """None: the table has been dropped."""
     at = runtime.monotonic()
     try:
         head = catalog.load(ident)
     except NoSuchTable:
         return None
     except (StorageError, PermissionDenied) as error:
-        return TableLook(at, "", "", {}, (), problem=error.problem)
+        return TableSample(at, "", "", {}, (), problem=error.problem)
     metadata = head.metadata
     snapshots = {each.snapshot_id: landed(each) for each in metadata.snapshots()}
-    return TableLook(at, head.location, metadata.uuid, snapshots, _log(metadata))
+    return TableSample(at, head.location, metadata.uuid, snapshots, _log(metadata))
 
 
 def _log(metadata: TableMetadata) -> tuple[str, ...]:
@@ -153,9 +153,9 @@ def _queue(catalog: Catalog) -> Mapping[str, QueueStats] | None:
 
 
 def landed(snapshot: Snapshot) -> Landed:
-    """How many commits a snapshot stands for, and whose they are, by its summary."""
+    """How many commits a snapshot holds, and whether Frazil wrote them, by its summary."""
     size = snapshot.summary.get(GROUP_SIZE, "")
-    # Anybody may write a summary: what is no number is one commit.
+    # Any engine may write any summary: a value that is not a number counts as one commit.
     commits = max(1, int(size)) if size.isascii() and size.isdigit() else 1
     return Landed(commits, foreign=not any(key.startswith(_OURS) for key in snapshot.summary))
 
@@ -163,17 +163,17 @@ def landed(snapshot: Snapshot) -> Landed:
 # Comparing
 
 
-def activity(before: Look, after: Look) -> tuple[TableActivity, ...]:
-    """What happened between two looks, the busiest table first."""
+def activity(before: Sample, after: Sample) -> tuple[TableActivity, ...]:
+    """What happened between two samples, the busiest table first."""
     found = [_activity(ident, before.tables.get(ident), now, after.queue) for ident, now in after.tables.items()]
     return tuple(sorted(found, key=lambda each: (-each.commits, -_waiting(each), each.table)))
 
 
 def _activity(
-    ident: Ident, before: TableLook | None, after: TableLook, queue: Mapping[str, QueueStats] | None
+    ident: Ident, before: TableSample | None, after: TableSample, queue: Mapping[str, QueueStats] | None
 ) -> TableActivity:
     if after.problem is not None:
-        # Without its uuid nobody can say which tickets are its own.
+        # Entries of the queue are found by the table's uuid, which is not known.
         return TableActivity(str(ident), 0.0, queue=None, problem=after.problem)
     tickets = None if queue is None else queue.get(after.uuid, QueueStats())
     if before is None or before.uuid != after.uuid:
@@ -193,7 +193,7 @@ def _activity(
     )
 
 
-def _swaps(before: TableLook, after: TableLook) -> int | None:
+def _swaps(before: TableSample, after: TableSample) -> int | None:
     if before.location == after.location:
         return 0
     return len(after.log) - after.log.index(before.location) if before.location in after.log else None

@@ -32,7 +32,7 @@ from frazil.commit.queued_writer import place_of
 from frazil.errors import InvalidInput
 from frazil.model import Ident, Snapshot
 from frazil.runtime import SYSTEM, Runtime
-from frazil.watch import Landed, Look, TableActivity, TableLook, activity, landed, look
+from frazil.watch import Landed, Sample, TableActivity, TableSample, activity, landed, sample
 
 EVENTS = Ident(("shop",), "events")
 WRITERS = 4
@@ -138,12 +138,12 @@ def test_a_group_counts_as_its_commits_and_its_waiters_are_seen_before(
     # Its mere presence sends the writers to the queue; whoever combines gives it back.
     queue_of(lake).put(ticket(lake, "strange"), LONG)
     writers = Writers(lake)
-    before = look(onlooker.catalog, runtime=clock.runtime())
+    before = sample(onlooker.catalog, runtime=clock.runtime())
     assert before.queue is not None
     assert before.queue[uuid_of(lake)].waiting == WRITERS + 1
     writers.go()
     clock.now += 2.0
-    after = look(onlooker.catalog, before, clock.runtime())
+    after = sample(onlooker.catalog, before, clock.runtime())
     (found,) = activity(before, after)
     assert found == TableActivity(
         table="shop.events",
@@ -169,7 +169,7 @@ def test_tickets_are_counted_by_what_became_of_them(lake: frazil.Lake, onlooker:
     give_back(lake, ["returned"])
     queue.tried(["waits", "waits too"])
     queue.tried(["waits", "returned"])
-    found = look(onlooker.catalog).queue
+    found = sample(onlooker.catalog).queue
     assert found is not None
     assert replace(found[uuid_of(lake)], oldest_wait_ms=0) == QueueStats(
         waiting=2, returned=1, withdrawn=2, late_tries=4
@@ -180,7 +180,7 @@ def test_tickets_are_counted_by_what_became_of_them(lake: frazil.Lake, onlooker:
 
 def test_a_table_that_nobody_waits_for_has_an_empty_queue(lake: frazil.Lake, onlooker: frazil.Lake) -> None:
     queue_of(lake).put(replace(ticket(lake, "elsewhere"), table_uuid="another"), LONG)
-    seen = look(onlooker.catalog)
+    seen = sample(onlooker.catalog)
     (found,) = activity(seen, seen)
     assert found.queue == QueueStats()
 
@@ -228,7 +228,7 @@ def local(folder: Path) -> Iterator[frazil.Lake]:
 
 
 def stats(lake: frazil.Lake) -> QueueStats:
-    found = look(lake.catalog).queue
+    found = sample(lake.catalog).queue
     assert found is not None
     return found.get(uuid_of(lake), QueueStats())
 
@@ -272,60 +272,60 @@ def test_a_catalog_from_before_the_queue_has_no_numbers(local: frazil.Lake, fold
 
 
 def test_commits_of_other_writers_are_told_apart(local: frazil.Lake) -> None:
-    before = look(local.catalog)
+    before = sample(local.catalog)
     local.table("shop.events").append([{"id": 1}])
     local.pyiceberg().load_table("shop.events").append(pa.table({"id": [2]}))
-    (found,) = activity(before, look(local.catalog, before))
+    (found,) = activity(before, sample(local.catalog, before))
     assert (found.commits, found.foreign, found.swaps, found.groups) == (2, 1, 2, 0)
 
 
 def test_a_change_without_a_snapshot_is_a_swap_and_no_commit(local: frazil.Lake) -> None:
-    before = look(local.catalog)
+    before = sample(local.catalog)
     local.table("shop.events").set_properties({"owner": "me"})
-    (found,) = activity(before, look(local.catalog, before))
+    (found,) = activity(before, sample(local.catalog, before))
     assert (found.commits, found.swaps) == (0, 1)
 
 
 def test_swaps_are_unknown_when_the_log_does_not_reach_back(local: frazil.Lake) -> None:
     table = local.table("shop.events")
     table.set_properties({"write.metadata.previous-versions-max": "1"})
-    before = look(local.catalog)
+    before = sample(local.catalog)
     for n in range(3):
         table.append([{"id": n}])
-    (found,) = activity(before, look(local.catalog, before))
+    (found,) = activity(before, sample(local.catalog, before))
     assert (found.commits, found.swaps, found.swaps_per_s) == (3, None, None)
 
 
 def test_a_table_seen_for_the_first_time_has_no_rates(local: frazil.Lake) -> None:
-    before = look(local.catalog)
+    before = sample(local.catalog)
     local.create_table("shop.new", "id bigint").append([{"id": 1}])
-    found = {each.table: each for each in activity(before, look(local.catalog, before))}
+    found = {each.table: each for each in activity(before, sample(local.catalog, before))}
     assert found["shop.new"] == TableActivity("shop.new", 0.0)
     assert found["shop.new"].commits_per_s is None
 
 
 def test_another_table_by_the_same_name_is_seen_for_the_first_time(local: frazil.Lake) -> None:
-    before = look(local.catalog)
+    before = sample(local.catalog)
     local.drop_table("shop.events")
     local.create_table("shop.events", "id bigint").append([{"id": 1}])
-    (found,) = activity(before, look(local.catalog, before))
+    (found,) = activity(before, sample(local.catalog, before))
     assert (found.commits, found.seconds) == (0, 0.0)
 
 
 def test_a_dropped_table_is_left_out(local: frazil.Lake) -> None:
-    before = look(local.catalog)
+    before = sample(local.catalog)
     local.drop_table("shop.events")
-    assert activity(before, look(local.catalog, before)) == ()
+    assert activity(before, sample(local.catalog, before)) == ()
 
 
 def test_a_table_that_cannot_be_read_does_not_hide_the_others(local: frazil.Lake) -> None:
     local.create_table("shop.broken", "id bigint")
-    before = look(local.catalog)
+    before = sample(local.catalog)
     local.table("shop.broken").append([{"id": 1}])
     local.table("shop.events").append([{"id": 1}])
     Path(local.catalog.load(Ident.parse("shop.broken")).location.removeprefix("file://")).unlink()
     with frazil.connect(local.uri, read_only=True) as fresh:
-        after = look(fresh.catalog, before)
+        after = sample(fresh.catalog, before)
     whole, broken = activity(before, after)
     assert (whole.table, whole.commits, whole.problem) == ("shop.events", 1, None)
     assert (broken.table, broken.commits_per_s, broken.queue) == ("shop.broken", None, None)
@@ -339,9 +339,9 @@ def test_a_foreign_catalog_has_tables_and_no_queue(tmp_path: Path) -> None:
     with frazil.connect("pyiceberg:standin", warehouse=place, properties=properties) as lake:
         lake.create_namespace("shop")
         table = lake.create_table("shop.events", "id bigint")
-        before = look(lake.catalog)
+        before = sample(lake.catalog)
         table.append([{"id": 1}])
-        (found,) = activity(before, look(lake.catalog, before))
+        (found,) = activity(before, sample(lake.catalog, before))
     assert (found.commits, found.foreign, found.swaps, found.queue) == (1, 0, 1, None)
     text = drawn([found])
     assert "commits/s" in text
@@ -370,14 +370,14 @@ def test_a_summary_says_how_many_commits_a_snapshot_stands_for(summary: dict[str
 
 
 def test_the_busiest_table_comes_first_then_the_one_with_most_waiters() -> None:
-    def seen(count: int, at: float, uuid: str) -> TableLook:
-        return TableLook(at, f"v{count}", uuid, {n: Landed(1, foreign=False) for n in range(count)}, ("v0",))
+    def seen(count: int, at: float, uuid: str) -> TableSample:
+        return TableSample(at, f"v{count}", uuid, {n: Landed(1, foreign=False) for n in range(count)}, ("v0",))
 
     names = ("a", "b", "c", "d")
     idents = {name: Ident(("n",), name) for name in names}
-    before = Look({idents[name]: seen(0, 0.0, name) for name in names}, {})
+    before = Sample({idents[name]: seen(0, 0.0, name) for name in names}, {})
     counts = {"a": 0, "b": 0, "c": 2, "d": 5}
-    after = Look({idents[name]: seen(counts[name], 1.0, name) for name in names}, {"b": QueueStats(waiting=1)})
+    after = Sample({idents[name]: seen(counts[name], 1.0, name) for name in names}, {"b": QueueStats(waiting=1)})
     assert [each.table for each in activity(before, after)] == ["n.d", "n.c", "n.b", "n.a"]
 
 

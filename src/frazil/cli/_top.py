@@ -20,7 +20,7 @@ from frazil.cli._errors import masked
 from frazil.cli._target import Target
 from frazil.errors import InvalidInput
 from frazil.runtime import SYSTEM, Runtime
-from frazil.watch import TableActivity, activity, look
+from frazil.watch import TableActivity, activity, sample
 
 _UNKNOWN = "?"
 
@@ -73,10 +73,10 @@ def run(target: Target, place: str | None, interval: float, *, once: bool, json:
 
 def watched(catalog: Catalog, interval: float, runtime: Runtime = SYSTEM) -> Iterator[tuple[TableActivity, ...]]:
     """What happened in each interval, for ever."""
-    before = look(catalog, runtime=runtime)
+    before = sample(catalog, runtime=runtime)
     while True:
         runtime.sleep(interval)
-        after = look(catalog, before, runtime)
+        after = sample(catalog, before, runtime)
         yield activity(before, after)
         before = after
 
