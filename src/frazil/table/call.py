@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from frazil.commit.intents import Intent
 from frazil.commit.context import OnPhase
+from frazil.commit.intents import Intent
 from frazil.commit.metadata_changes import metadata_change, pin
 from frazil.commit.operations import Identity, MetadataChange, Write
 from frazil.commit.retry import Retry
