@@ -1,6 +1,6 @@
 """Frazil: many writers, one Apache Iceberg table.
 
-A lake is a catalog and its tables: ``frazil.connect("./lake")`` opens one, and README.md has the first ten lines.
+A lake is a catalog and its tables: ``frazil.connect("./lake")`` opens one. README.md has a first example.
 """
 
 import os as _os
@@ -29,12 +29,12 @@ from frazil.errors import (
 )
 from frazil.expr import lit
 from frazil.lake import Lake, connect, register
-from frazil.merging import MergeBuilder
 from frazil.model import Commit, Conflict
 from frazil.on_spark.session import local as spark
 from frazil.read.changes import Changes
 from frazil.read.scan import Scan
-from frazil.table import Table
+from frazil.table.merge import MergeBuilder
+from frazil.table.table import Table
 from frazil.transaction import LakeSnapshot, Transaction
 
 __version__ = "0.1.0"
@@ -76,7 +76,7 @@ __all__ = [
 ]
 
 if _os.environ.get("FRAZIL_RECORD"):
-    # Any job can be recorded without a change to it (docs/checker.md).
+    # Records any job without a change to it (docs/checker.md).
     from frazil.verify.recording import record_from_environment as _record
 
     _record()

@@ -1,4 +1,4 @@
-"""A lake as the user holds it: a catalog with its tables. ``connect()`` opens one."""
+"""A lake: a catalog with its tables. ``connect()`` opens one."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ from frazil.model import Ident, Isolation, parse_namespace
 from frazil.on_spark.session import checked as checked_session
 from frazil.runtime import SYSTEM, Runtime
 from frazil.stage.rows import incoming_schema, opened
-from frazil.table import Table
+from frazil.table.destination import CommitNow
+from frazil.table.table import Table
 from frazil.transaction import LakeSnapshot, Transaction
 
 _log = logging.getLogger("frazil")
@@ -63,22 +64,22 @@ def connect(
     ``uri``: a folder (embedded: SQLite and the warehouse inside it), ``sqlite:///file``, ``postgresql://…``,
     ``http://…`` (any Iceberg REST catalog), ``pyiceberg:NAME`` (what PyIceberg's configuration names), ``glue://``,
     ``thrift://…`` (Hive), ``memory://``. ``properties`` are PyIceberg's (``s3.endpoint``, ``s3.access-key-id`` …) and
-    serve the catalog and the files alike. ``create=False`` refuses to make a new lake, so that a typo is noticed.
+    apply to the catalog and to the files. ``create=False`` refuses to create a lake, so that a typo is an error.
     """
     session = None if spark is None else checked_session(spark)
     given = _checked_connection(properties, warehouse, name)
     if token is not None:
         given["token"] = token
-    # Absolute now: a process that changes its folder, or a pickle that travels, means the same lake.
+    # Absolute now: the lake stays the same if the process changes its folder, or for a pickle in another process.
     place = None if warehouse is None else absolute_warehouse(warehouse, uri)
     return Lake(_Connection(absolute_uri(uri), place, name, given, read_only, create), spark=session)
 
 
 def register(spark: object) -> None:
-    """Make the format "frazil" known to a Spark session, for ``spark.read.format("frazil")`` and ``df.write``.
+    """Register the format "frazil" with a Spark session, for ``spark.read.format("frazil")`` and ``df.write``.
 
-    Workers read and write with this package, which must be installed for them; scan().to_spark() and the verbs need
-    none of that.
+    Workers read and write with this package, which must be installed on them; scan().to_spark() and the verbs do not
+    need it there.
     """
     from frazil.on_spark.source import register as register_source
 
@@ -86,16 +87,17 @@ def register(spark: object) -> None:
 
 
 def open_by_options(options: Mapping[str, str]) -> Table:
-    """The table that options of the Spark format "frazil" name. Raises InvalidInput when they do not."""
+    """The table that options of the Spark format "frazil" name. Raises InvalidInput if one is missing."""
     uri, name = options.get("lake"), options.get("path")
     if not uri or not name:
         raise InvalidInput(
             f"The format frazil needs {'the lake' if not uri else 'a table'}",
-            advice='Say .option("lake", "postgresql://…") and .load("shop.events") or .save("shop.events")',
+            advice='Write .option("lake", "postgresql://…") and .load("shop.events") or .save("shop.events")',
         )
     if uri.startswith("memory:"):
         raise Unsupported(
-            "A memory:// lake lives in one process, and Spark's workers are others", advice="Use a folder"
+            "A memory:// lake exists in one process only, not in Spark's workers",
+            advice="Use a folder",
         )
     lake = connect(
         uri,
@@ -114,10 +116,10 @@ def open_by_options(options: Mapping[str, str]) -> Table:
 
 def _checked_connection(properties: Mapping[str, str] | None, warehouse: object, name: object) -> dict[str, str]:
     if not isinstance(properties, Mapping | None):
-        raise InvalidInput(f"properties are a dict of texts, not {type(properties).__name__}")
+        raise InvalidInput(f"properties must be a dict of strings, not {type(properties).__name__}")
     if not all(isinstance(each, str) for pair in (properties or {}).items() for each in pair):
-        # Without showing them: one may be a secret.
-        raise InvalidInput("properties are texts, keys and values alike", advice="Write numbers as '16'")
+        # The message does not show them: one may be a secret.
+        raise InvalidInput("The keys and values of properties must be strings", advice="Write numbers as '16'")
     if not isinstance(warehouse, str | os.PathLike | None):
         raise InvalidInput(f"warehouse must be a folder or a location, not {warehouse!r}")
     if name is not None and (not isinstance(name, str) or not name):
@@ -127,7 +129,7 @@ def _checked_connection(properties: Mapping[str, str] | None, warehouse: object,
 
 @dataclass(frozen=True, repr=False)
 class _Connection:
-    """What it takes to open a lake again, in another process too. Never shown: it may hold secrets."""
+    """What is needed to open a lake again, also in another process. Never shown: it may contain secrets."""
 
     uri: str
     warehouse: str | None
@@ -154,7 +156,7 @@ class Lake:
     def __init__(self, connection: _Connection, runtime: Runtime = SYSTEM, spark: Any = None) -> None:
         self._connection = connection
         self.spark = spark
-        """The session that runs verbs without rows, and scans; None: Arrow does."""
+        """The session that runs scans and verbs without rows; None: Arrow runs them."""
         self._opened = connection.open(runtime)
         self.runtime = runtime
         self._peers: dict[int, Any] = {}
@@ -176,7 +178,7 @@ class Lake:
 
     @property
     def warehouse(self) -> str | None:
-        """Where new tables go; None: the catalog's server decides."""
+        """Where new tables are created; None: the catalog's server decides."""
         return self._opened.warehouse
 
     # Namespaces
@@ -219,16 +221,16 @@ class Lake:
         """A table by name. Raises NoSuchTable."""
         ident = Ident.parse(name)
         self.catalog.load(ident)
-        return Table(self, ident)
+        return Table(CommitNow(self, ident))
 
     def create_table(
         self,
         name: str | tuple[str, ...],
         schema: object = None,
         *,
-        partition_by: Sequence[str] = (),
-        sort_by: Sequence[str] = (),
-        keys: Sequence[str] = (),
+        partition_by: Sequence[str] | None = (),
+        sort_by: Sequence[str] | None = (),
+        keys: Sequence[str] | None = (),
         properties: Mapping[str, str] | None = None,
         location: str | None = None,
         comment: str | None = None,
@@ -243,14 +245,14 @@ class Lake:
         self.check_writable()
         ident = Ident.parse(name)
         if exists_ok and self.exists(name):
-            return Table(self, ident)
+            return Table(CommitNow(self, ident))
         if schema is None:
             if as_ is None:
                 raise InvalidInput("create_table needs a schema", advice="Give a schema, or rows with as_=…")
             as_ = opened(as_)
             schema = incoming_schema(as_)
         metadata = self._new_metadata(ident, schema, partition_by, sort_by, keys, properties, location, comment)
-        table = Table(self, ident)
+        table = Table(CommitNow(self, ident))
         try:
             created = self.catalog.create(ident, metadata)
         except TableExists:
@@ -269,7 +271,7 @@ class Lake:
             self._check_purge(ident)
         location = self.catalog.drop(ident)
         if purge:
-            # What was dropped, which need not be what was there a moment ago.
+            # Of the version that was dropped, which may be newer than the one that was checked.
             metadata = TableMetadata.parse(self.storage.read(location), location)
             self.storage.delete(_reachable_files(self.storage, location, metadata))
 
@@ -283,15 +285,15 @@ class Lake:
         """Add a table that already has a metadata file."""
         self.check_writable()
         if not isinstance(metadata_location, str) or not metadata_location:
-            raise InvalidInput(f"metadata_location must be the place of a metadata file, not {metadata_location!r}")
+            raise InvalidInput(f"metadata_location must be the location of a metadata file, not {metadata_location!r}")
         ident = Ident.parse(name)
         self.catalog.register(ident, metadata_location)
-        return Table(self, ident)
+        return Table(CommitNow(self, ident))
 
-    # Doors to other engines
+    # Other engines
 
     def pyiceberg(self) -> Any:
-        """The same catalog as a PyIceberg Catalog, for everything that is not here yet. It closes with the lake."""
+        """The same catalog as a PyIceberg Catalog, for what Frazil does not do. It is closed with the lake."""
         pid = os.getpid()
         if pid not in self._peers:
             # One for each process: its connections must not cross a fork.
@@ -299,23 +301,23 @@ class Lake:
         return self._peers[pid]
 
     def spark_conf(self) -> dict[str, str]:
-        """Settings with which Iceberg's own jar opens this catalog in a Spark session. They hold its password."""
+        """Settings with which Iceberg's own jar opens this catalog in a Spark session. They contain its password."""
         return spark_conf(self._opened, self._connection.uri)
 
     def spark_options(self) -> dict[str, str]:
-        """Options with which the Spark format "frazil" opens this lake. They hold its password, if it has one."""
+        """Options with which the Spark format "frazil" opens this lake. They contain its password, if it has one."""
         known = self._connection
         if self._opened.kind == "memory":
-            raise Unsupported("A memory:// lake lives in one process, and Spark's workers are others")
+            raise Unsupported("A memory:// lake exists in one process only, not in Spark's workers")
         given = {"lake": known.uri, "warehouse": known.warehouse, "name": known.name}
         properties = {f"property.{key}": value for key, value in known.properties.items()}
         return {**{key: value for key, value in given.items() if value is not None}, **properties}
 
     def register(self, spark: object) -> None:
-        """Make the format "frazil" known to a Spark session."""
+        """Register the format "frazil" with a Spark session."""
         register(spark)
 
-    # Several things at once
+    # Transactions
 
     def transaction(
         self, *, isolation: str = Isolation.SERIALIZABLE, retry: Retry | None = None, commit_id: str | None = None
@@ -347,7 +349,7 @@ class Lake:
         """Make every table a temporary view of a Spark session; returns table → view.
 
         The view of ``shop.events`` is ``shop_events``: the parts with underscores between them, and for every character
-        that is no letter, digit or underscore. A view of that name that was there is replaced. All views are pinned at
+        that is not a letter, digit or underscore. An existing view of that name is replaced. All views are pinned at
         one instant; attach() again refreshes them.
         """
         from frazil.sql.statements import attach
@@ -355,20 +357,20 @@ class Lake:
         return attach(self, spark)
 
     def commit_context(self, ident: Ident, on_phase: OnPhase | None = None) -> CommitContext:
-        """Where commits to a table go."""
+        """The context of commits to a table."""
         ignore: OnPhase = lambda _phase, _attempt: None  # noqa: E731
         return CommitContext(self.catalog, self.storage, ident, self.runtime, on_phase or ignore)
 
-    # Life
+    # Closing
 
     def check_writable(self) -> None:
         if self._connection.read_only:
             raise InvalidInput(
-                f"The lake at {self.uri} is open with read_only=True", advice="Connect without it to write"
+                f"The lake at {self.uri} is opened with read_only=True", advice="Connect without it to write"
             )
 
     def close(self) -> None:
-        """Let go of connections. A closed lake may not be used again."""
+        """Close the lake's connections. A closed lake cannot be used again."""
         peer = self._peers.pop(os.getpid(), None)
         if peer is not None and not hasattr(self.catalog, "pyiceberg"):
             peer.close()
@@ -387,8 +389,10 @@ class Lake:
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._opened.kind == "memory":
-            raise Unsupported("A memory:// lake lives in one process and cannot be pickled", advice="Use a folder")
-        # The lake is there already: opening it again never makes a new one.
+            raise Unsupported(
+                "A memory:// lake exists in one process only and cannot be pickled", advice="Use a folder"
+            )
+        # The lake exists: opening it again never creates one.
         return Lake, (replace(self._connection, create=False),)
 
     # Inner workings
@@ -397,17 +401,17 @@ class Lake:
         self,
         ident: Ident,
         schema: object,
-        partition_by: Sequence[str],
-        sort_by: Sequence[str],
-        keys: Sequence[str],
+        partition_by: Sequence[str] | None,
+        sort_by: Sequence[str] | None,
+        keys: Sequence[str] | None,
         properties: Mapping[str, str] | None,
         location: str | None,
         comment: str | None,
     ) -> TableMetadata:
         given = _checked_properties(properties, comment)
-        columns = to_schema(schema, keys=_texts("keys", keys))
-        spec = parse_partitioning(_texts("partition_by", partition_by), columns) if partition_by else None
-        order = parse_sort(_texts("sort_by", sort_by), columns) if sort_by else None
+        columns = to_schema(schema, keys=_strings("keys", keys))
+        spec = parse_partitioning(_strings("partition_by", partition_by), columns) if partition_by else None
+        order = parse_sort(_strings("sort_by", sort_by), columns) if sort_by else None
         model = new_table_metadata(
             schema=columns,
             partition_spec=spec or UNPARTITIONED_PARTITION_SPEC,
@@ -424,12 +428,12 @@ class Lake:
         if self.warehouse is None:
             if self._opened.kind in ("postgres", "sqlite"):
                 raise InvalidInput(
-                    "The lake has no warehouse, so a new table has no place for its files",
+                    "The lake has no warehouse, so a new table has no location for its files",
                     advice="Connect with warehouse='s3://bucket/path' or a folder, or give location=",
                 )
             return ""
-        # A suffix of its own: a table created under a name that another one had before must not share its folder.
-        # Other engines take a location for a URI, so only plain characters go into it.
+        # With a suffix: a table must not share the folder of an earlier table of the same name.
+        # Other engines parse a location as a URI, so it has only plain characters.
         folder = "/".join(re.sub(r"[^\w.\- ]", "_", each) for each in (*ident.namespace, ident.name))
         return f"{self.warehouse.rstrip('/')}/{folder}-{self.runtime.new_hex()[:8]}"
 
@@ -439,7 +443,7 @@ class Lake:
         except CommitUnknown:
             raise
         except BaseException:
-            # Only a table that is still this one, and that nobody else has written to.
+            # Only if it is still the same table, and no other writer has written to it.
             ident = Ident.parse(table.name)
             metadata = self.catalog.load(ident).metadata
             if metadata.uuid == uuid and not any(metadata.snapshots()):
@@ -450,14 +454,16 @@ class Lake:
         metadata = self.catalog.load(ident).metadata
         if metadata.properties.get("gc.enabled", "true").lower() == "false":
             raise InvalidInput(
-                f"The table {ident} has gc.enabled=false: its files may belong to other tables too",
+                f"The table {ident} has gc.enabled=false: other tables may use its files as well",
                 advice="Drop it without purge",
             )
 
 
-def _texts(what: str, values: Sequence[str]) -> Sequence[str]:
+def _strings(what: str, values: Sequence[str] | None) -> Sequence[str]:
+    if values is None:
+        return ()
     if isinstance(values, str) or not isinstance(values, Sequence):
-        raise InvalidInput(f"{what} must be a list of texts", advice=f"Write {what}=[{values!r}]")
+        raise InvalidInput(f"{what} must be a list of strings", advice=f"Write {what}=[{values!r}]")
     return values
 
 
@@ -480,7 +486,7 @@ def _reachable_files(storage: Storage, location: str, metadata: TableMetadata) -
         if snapshot.manifest_list is None:
             continue
         lists[snapshot.manifest_list] = None
-        # What an earlier purge or an expiry removed already names nothing any more.
+        # A missing file was removed by an earlier purge or an expiry.
         with contextlib.suppress(CorruptMetadata):
             for manifest in read_manifest_list(storage, snapshot.manifest_list):
                 if manifest.manifest_path not in manifests:

@@ -1,4 +1,4 @@
-"""Frozen values that travel along the path of the data. No I/O, no behaviour beyond reading oneself."""
+"""Frozen values that every part of the package shares. No I/O, and no behaviour beyond reading their own fields."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class Isolation(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Ident:
-    """A table's name: its namespace, then its own name."""
+    """A table's full name: its namespace and its name."""
 
     namespace: tuple[str, ...]
     name: str
 
     @staticmethod
     def parse(name: str | tuple[str, ...] | Ident) -> Ident:
-        """``"shop.events"``, ``("shop", "events")``, or with back-ticks where a name has a dot: ``"shop.`a.b`"``."""
+        """``"shop.events"``, ``("shop", "events")``, or with back-ticks if a name contains a dot: ``"shop.`a.b`"``."""
         if isinstance(name, Ident):
             return name
         parts = tuple(name) if isinstance(name, tuple | list) else _split_dotted(name)
@@ -55,19 +55,21 @@ def parse_namespace(name: str | tuple[str, ...]) -> tuple[str, ...]:
 
 def _check_characters(parts: tuple[str, ...], name: object) -> None:
     if any(char == "`" or not char.isprintable() for part in parts for char in part):
-        raise InvalidInput(f"The name {name!r} holds a back-tick or a character that cannot be printed")
+        raise InvalidInput(f"The name {name!r} contains a back-tick or an unprintable character")
 
 
 def _check_levels(levels: tuple[str, ...], name: object) -> None:
-    # Iceberg's JDBC tables join the levels with dots, so a dot inside one could not be told from a separator.
+    # Iceberg's JDBC tables join the levels with dots, so a dot inside a level cannot be distinguished from a separator.
     bad = [level for level in levels if "." in level]
     if bad:
-        raise InvalidInput(f"The namespace level {bad[0]!r} in {name!r} holds a dot, which catalogs cannot keep apart")
+        raise InvalidInput(
+            f"The namespace level {bad[0]!r} in {name!r} contains a dot, which catalogs take for a separator"
+        )
 
 
 def _split_dotted(text: str) -> tuple[str, ...]:
     if not isinstance(text, str):
-        raise InvalidInput(f"A name must be text or a tuple of texts, not {type(text).__name__}")
+        raise InvalidInput(f"A name must be a string or a tuple of strings, not {type(text).__name__}")
     parts: list[str] = []
     current, quoted = "", False
     for char in text.strip():
@@ -88,7 +90,7 @@ PATH_FIELD, POSITION_FIELD = 2147483546, 2147483545
 
 
 class Content(enum.IntEnum):
-    """What a file holds; the numbers are the Iceberg specification's."""
+    """What a file contains; the numbers are the Iceberg specification's."""
 
     DATA = 0
     POSITION_DELETES = 1
@@ -99,7 +101,7 @@ class Content(enum.IntEnum):
 class DataFile:
     """One immutable file as a manifest describes it.
 
-    Attribute names equal PyIceberg's ``DataFile``, so its evaluators take this value as it is. Partition values are in
+    Attribute names equal PyIceberg's ``DataFile``, so that its evaluators accept this value. Partition values are in
     Iceberg's internal form (days, micros, …: integers; decimals: Decimal; uuid and fixed: bytes or UUID as read).
     """
 
@@ -131,7 +133,7 @@ class Status(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Entry:
-    """A manifest's line about one file. ``None``: inherited from the manifest list, as the specification says."""
+    """A manifest's entry for one file. ``None``: inherited from the manifest list, as the specification says."""
 
     status: Status
     file: DataFile
@@ -152,7 +154,7 @@ class FieldSummary:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A manifest list's line about one manifest."""
+    """A manifest list's entry for one manifest."""
 
     manifest_path: str
     manifest_length: int
@@ -200,17 +202,17 @@ class Run:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lineage:
-    """Where the rows of replaced files went (rule P26). A row in neither of the two is gone."""
+    """Where the rows of replaced files are now (rule P26). A row in neither of the two was deleted."""
 
     outputs: Mapping[str, tuple[Run, ...]] = field(default_factory=dict)
-    """New file → the copied rows it is made of, in its order; they make up the whole file."""
+    """New file → the copied rows that make up the whole file, in its order."""
     changed: Mapping[str, BitMap64] = field(default_factory=dict)
-    """Replaced file → its rows that live on elsewhere with other values."""
+    """Replaced file → its rows that are in another file with other values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Predicate:
-    """A condition as text, with the schema it was parsed under. Personal data: never in metadata or logs."""
+    """A condition as text, with the schema it was parsed with. Personal data: never in metadata or logs."""
 
     text: str
     schema_id: int
@@ -219,7 +221,7 @@ class Predicate:
 
 @dataclass(frozen=True, slots=True)
 class SharedCommit:
-    """One of the commits whose rows came in one snapshot (rule P17)."""
+    """One of the commits that share a snapshot (rule P17)."""
 
     commit_id: str
     rows: int
@@ -233,7 +235,7 @@ class Change:
     snapshot_id: int
     sequence_number: int
     operation: str
-    """Iceberg's word: append, overwrite, delete (rows only go) or replace (the same rows in other files)."""
+    """Iceberg's word: append, overwrite, delete (rows are only deleted) or replace (the same rows in other files)."""
     added: tuple[Entry, ...] = ()
     """Data files, each with its data sequence number."""
     removed: tuple[DataFile, ...] = ()
@@ -241,20 +243,20 @@ class Change:
     """Delete files added, each with its data sequence number."""
     removed_deletes: tuple[DataFile, ...] = ()
     is_delete: bool = False
-    """Rows only went: none of those taken out lives on with other values, and none took its place."""
+    """Rows were only deleted: none of them was updated or replaced."""
     lineage_path: str | None = None
-    """The sidecar that says where the rows of the removed files went; None: nobody knows."""
+    """The sidecar that says where the rows of the removed files are now; None: it is not known."""
     predicate: Predicate | None = None
-    """Which rows it was asked to take out, where its writer said so."""
+    """The condition of the deleted rows, if the writer recorded it."""
     commits: tuple[SharedCommit, ...] = ()
-    """Whose rows these are, where several writers share the snapshot."""
+    """The commits that share the snapshot, if several do."""
     is_partial: bool = False
-    """Some of its files are not told here: they came in manifests that nobody has read."""
+    """Some of its files are not included: they are in manifests that were not read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Evidence that one winner's commit and my operation cannot both stand."""
+    """Evidence that an operation cannot be rebased over another writer's commit."""
 
     check: str
     detail: str
@@ -277,7 +279,7 @@ class Commit:
     commit_id: str
     attempts: int = 1
     rebased_over: int = 0
-    """How many commits of others landed between this write's first look at the table and its own commit."""
+    """How many commits by other writers landed between this write's first read of the head and its own commit."""
     group_size: int = 1
     group_index: int = 0
     shared: bool = False
@@ -292,4 +294,4 @@ class Commit:
     files_removed: int = 0
     bytes_written: int = 0
     rolled_back: bool = False
-    """The write landed, and a later rollback took it out of the branch's history; it is not sent again."""
+    """The write landed, and a later rollback removed it from the branch's history; it is not committed again."""

@@ -3,7 +3,7 @@
 Without an OpenTelemetry SDK the metrics go nowhere and cost next to nothing. No event holds a predicate, a key or a
 row: those are personal data. Names in Prometheus: ``frazil_commit_attempts_total{operation,outcome}``,
 ``frazil_commit_conflict_total{operation,check}``, ``frazil_commit_retries_total{reason}``, ``frazil_commit_seconds``;
-of writers who commit together ``frazil_commit_group_size{operation}``, ``frazil_commit_queue_wait_seconds`` and
+for group commits ``frazil_commit_group_size{operation}``, ``frazil_commit_queue_wait_seconds`` and
 ``frazil_commit_returned_total``.
 """
 
@@ -26,26 +26,26 @@ _attempts = _meter.create_counter("frazil_commit_attempts", description="Attempt
 _conflicts = _meter.create_counter("frazil_commit_conflict", description="Commits refused by a check")
 _retries = _meter.create_counter("frazil_commit_retries", description="Attempts repeated, by reason")
 _seconds = _meter.create_histogram(
-    "frazil_commit_seconds", description="Time from first look at the head to the outcome"
+    "frazil_commit_seconds", description="Time from the first read of the head to the outcome"
 )
-# The default boundaries are made for milliseconds: almost every wait and every group would be in one bucket.
+# The default boundaries are for milliseconds: almost every wait and every group would be in one bucket.
 _group_size = _meter.create_histogram(
     "frazil_commit_group_size",
-    description="Commits that one swap brought",
+    description="Commits in one swap",
     explicit_bucket_boundaries_advisory=tuple(float(2**n) for n in range(10)),
 )
 _queue_wait = _meter.create_histogram(
     "frazil_commit_queue_wait_seconds",
-    description="Time from a ticket's way into the queue to its fate",
+    description="Time from queueing a commit to its outcome",
     explicit_bucket_boundaries_advisory=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0),
 )
-_returned = _meter.create_counter("frazil_commit_returned", description="Tickets given back to their writers")
+_returned = _meter.create_counter("frazil_commit_returned", description="Queued commits returned to their writers")
 
 
 def attempt(
     *, table: str, operation: str, outcome: str, number: int, commit_id: str, seconds: float, detail: str = ""
 ) -> None:
-    """One attempt ended. ``detail`` must not hold data of the table."""
+    """One attempt ended. ``detail`` must not contain data of the table."""
     _attempts.add(1, {"operation": operation, "outcome": outcome})
     log.log(
         logging.DEBUG if outcome == "committed" else logging.INFO,
@@ -81,34 +81,29 @@ def refused(operation: str, conflicts: tuple[Conflict, ...]) -> None:
 
 
 def grouped(operation: str, size: int) -> None:
-    """A swap landed with so many commits. For whoever swapped: the others of the group have nothing to tell.
-
-    ``operation``: of whoever swapped.
-    """
+    """A swap landed with so many commits. Only the leader of the group calls this; ``operation`` is its own."""
     _group_size.record(size, {"operation": operation})
 
 
 def waited(seconds: float) -> None:
-    """A ticket of this process has left the queue, whatever became of it."""
+    """A queued commit of this process has left the queue, whatever its outcome."""
     _queue_wait.record(seconds)
 
 
 def returned(count: int) -> None:
-    """So many tickets went back to their writers, with the group that this process has swapped."""
+    """So many queued commits were returned to their writers, by a group that this process led."""
     if count:
         _returned.add(count)
 
 
-# The recorder's seam (docs/checker.md): None unless somebody asks for a log of all calls and answers.
+# The recorder's seam (docs/checker.md): None unless a log of all calls and answers is asked for.
 
 
 class Recorder(Protocol):
-    """Writes down what clients call and are told. What it is handed are a table, a scan, a transaction and so on; it
-    stands above all of them, and nothing here may know their types.
-    """
+    """Records the calls of clients and their answers. Its arguments are typed Any: their types are in higher layers."""
 
     def calling(self) -> None: ...
-    def scanned(self, table: Any, scan: Any, branch: str, is_historic: bool) -> Any: ...
+    def scanned(self, source: Any, scan: Any, branch: str, is_historic: bool) -> Any: ...
     def committing(self, context: Any, operations: Any, identity: Any, run: Callable[[], Commit]) -> Commit: ...
     def begun(self, transaction: Any) -> None: ...
     def ending(self, transaction: Any) -> contextlib.AbstractContextManager[None]: ...
@@ -119,14 +114,14 @@ recorder: Recorder | None = None
 
 
 def calling() -> None:
-    """A call by a client begins that may end in a scan or a commit."""
+    """A client's call begins that may end in a scan or a commit."""
     if recorder is not None:
         recorder.calling()
 
 
-def scanned(table: Any, scan: Any, branch: str, is_historic: bool) -> Any:
-    """The scan, or the same one that tells what is read with it."""
-    return scan if recorder is None else recorder.scanned(table, scan, branch, is_historic)
+def scanned(source: Any, scan: Any, branch: str, is_historic: bool) -> Any:
+    """The scan, or the same one that also records what is read with it."""
+    return scan if recorder is None else recorder.scanned(source, scan, branch, is_historic)
 
 
 def committing(context: Any, operations: Any, identity: Any, run: Callable[[], Commit]) -> Commit:

@@ -1,4 +1,4 @@
-"""The only door to clock, randomness, ids and sleep, so that a simulation can replace all of them at once."""
+"""The only access to clock, randomness, ids and sleep, so that a simulation can replace all of them at once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SYSTEM_RANDOM = random.SystemRandom()
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """Where time, chance and identity come from."""
+    """The source of time, randomness and ids."""
 
     now_ms: Callable[[], int]
     monotonic: Callable[[], float]
@@ -24,7 +24,7 @@ class Runtime:
     new_uuid: Callable[[], uuid.UUID]
 
     def new_snapshot_id(self) -> int:
-        """A positive 63-bit number, as Iceberg wants it."""
+        """A positive 63-bit number, as Iceberg requires."""
         return self.new_uuid().int >> 65 or 1
 
     def new_hex(self) -> str:
@@ -44,5 +44,5 @@ RandomStream = random.Random
 
 
 def seeded(seed: int | str) -> RandomStream:
-    """A repeatable stream of chance for simulations: the same seed draws the same numbers on every machine."""
+    """A repeatable stream of random numbers for simulations: a seed gives the same numbers on every machine."""
     return random.Random(seed)

@@ -1,18 +1,18 @@
 """Reads and writes that take effect together.
 
 A transaction pins all tables at one instant when it first touches any of them (rule P28). Its verbs stage files and
-keep their operations; its scans see what its verbs did and are its read set. Committing sends the operations as one
-chain, checked against everything that landed since the instant.
+keep their operations; its scans see the rows of its own writes and are its read set. Committing sends the operations as
+one chain, checked against everything that landed since the instant.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from frazil import observe
 from frazil.catalog.base import Head
@@ -29,22 +29,34 @@ from frazil.commit.unit import TableUnit
 from frazil.errors import FrazilError, InvalidInput, NoSuchTable, Unsupported
 from frazil.expr import Filter
 from frazil.format.metadata import MAIN, TableMetadata
-from frazil.format.storage import Storage
 from frazil.format.updates import apply
-from frazil.model import Commit, Ident, Isolation
-from frazil.runtime import Runtime
-from frazil.verbs import Call, Verbs, WriteOptions
+from frazil.model import Commit, Ident, Isolation, SharedCommit
+from frazil.table.call import Statement
+from frazil.table.destination import Refuse
+from frazil.table.handle import TableHandle
+from frazil.table.options import WriteOptions, checked_commit_id, checked_retry
 
 if TYPE_CHECKING:
     from frazil.lake import Lake
 
 _PINNED_MS = 24 * 60 * 60 * 1000
-"""A transaction that is open for longer, or whose process died, has its snapshots no longer for sure."""
+"""How long the snapshots of a transaction are kept for it at most, if it stays open or its process dies."""
 _OF_THE_TRANSACTION = ("isolation", "retry", "commit_id", "dry_run", "on_phase", "own_snapshot")
+"""Options that belong to the transaction as a whole."""
+
+
+class TransactionTable(TableHandle):
+    """A table inside a transaction. Its verbs take what every write takes, except what the transaction decides."""
+
+    def __repr__(self) -> str:
+        return f"TransactionTable({self.name!r})"
+
+
+# Instants
 
 
 class Instant:
-    """Every table as it was at one moment: the pointers from one statement, the metadata when it is asked for."""
+    """Every table as it was at one moment: all pointers are read at once, the metadata of a table when it is needed."""
 
     def __init__(self, lake: Lake) -> None:
         self._lake = lake
@@ -58,7 +70,7 @@ class Instant:
 
     def _load(self, ident: Ident) -> Head:
         if self._pointers is None:
-            # A catalog that cannot say where all tables are at once: each is pinned when it is first touched.
+            # The catalog cannot read all pointers at once: each table is pinned when it is first touched.
             return self._lake.catalog.load(ident)
         if ident not in self._pointers:
             raise NoSuchTable(f"There was no table {ident} when this instant was pinned")
@@ -74,21 +86,41 @@ class LakeSnapshot:
 
     def table(self, name: str | tuple[str, ...]) -> TransactionTable:
         """A table as it was at this instant. It can be read, and refuses to be written to."""
-        return TransactionTable(_Reading(self._lake, self._instant), Ident.parse(name))
+        return TransactionTable(Refuse(TableAtInstant(self._lake, Ident.parse(name), self._instant)))
+
+
+@dataclass(frozen=True, slots=True)
+class TableAtInstant:
+    """A source that reads a table as it was at one instant."""
+
+    lake: Lake
+    ident: Ident
+    instant: Instant
+
+    def metadata(self) -> TableMetadata:
+        return self.instant.head(self.ident).metadata
+
+    def note_read(self, where: Filter, branch: str) -> None:
+        """Only a transaction keeps a read set."""
+
+    def shared_commits(self, metadata: TableMetadata) -> Mapping[int, tuple[SharedCommit, ...]]:  # noqa: ARG002
+        return {}
+
+
+# Transactions
 
 
 @dataclass(slots=True)
-class _Work:
-    """What a transaction has done to one table so far."""
+class PinnedTable:
+    """One table of a transaction: the version it is pinned at, and what the transaction has read and written since."""
 
     head: Head
     metadata: TableMetadata
-    """The pinned version with everything applied that the transaction did."""
+    """The pinned version with the first ``applied`` operations applied."""
     operations: list[Operation] = field(default_factory=list)
     bases: list[TableMetadata] = field(default_factory=list)
     """The version that each operation was made on."""
     applied: int = 0
-    """How many of the operations are in ``metadata``."""
     reads: dict[str, list[Read]] = field(default_factory=dict)
     """Branch → what was scanned there."""
     scratch: list[TableUnit] = field(default_factory=list)
@@ -96,52 +128,21 @@ class _Work:
     """Files written only so that the transaction can read its own rows."""
 
 
-class _Session:
-    """What transactions and instants have in common: pinned tables."""
-
-    def __init__(self, lake: Lake, instant: Instant | None = None) -> None:
-        self.lake = lake
-        self._instant = instant
-        self._works: dict[Ident, _Work] = {}
-
-    def work(self, ident: Ident) -> _Work:
-        if self._instant is None:
-            self._instant = Instant(self.lake)
-        if ident not in self._works:
-            head = self._instant.head(ident)
-            self._works[ident] = _Work(head, head.metadata)
-        return self._works[ident]
-
-    def add(self, ident: Ident, operation: Operation, base: TableMetadata) -> None:
-        raise NotImplementedError
-
-    def check_usable(self, ident: Ident) -> None:
-        """Raises InvalidInput or Unsupported when nothing may be written."""
-        raise NotImplementedError
+class Transaction:
+    """Several reads and writes of one table, one commit. Use it in a ``with`` block, from one thread at a time."""
 
     isolation = Isolation.SERIALIZABLE
 
-
-class _Reading(_Session):
-    def check_usable(self, ident: Ident) -> None:
-        raise InvalidInput(
-            f"This is {ident} as it was at one instant, which can only be read", advice="Write to lake.table(…)"
-        )
-
-
-class Transaction(_Session):
-    """Several reads and writes of one table, one commit. Use it in a ``with`` block, from one thread at a time."""
-
     def __init__(self, lake: Lake, *, isolation: str, retry: Retry | None, commit_id: str | None) -> None:
-        super().__init__(lake)
         lake.check_writable()
         if isolation not in tuple(Isolation):
             raise InvalidInput(f"isolation must be 'serializable' or 'snapshot', not {isolation!r}")
-        if retry is not None and not isinstance(retry, Retry):
-            raise InvalidInput(f"retry must be a frazil.Retry, not {retry!r}")
+        self.lake = lake
         self.isolation = Isolation(isolation)
-        self._retry = retry
+        self._retry = checked_retry(retry)
         self._commit_id = commit_id
+        self._instant: Instant | None = None
+        self._tables: dict[Ident, PinnedTable] = {}
         self._written: Ident | None = None
         self._state = "open"
         self._pid = os.getpid()
@@ -152,30 +153,8 @@ class Transaction(_Session):
         """A table as the transaction sees it: pinned, with the transaction's own changes."""
         self._check_open()
         ident = Ident.parse(name)
-        self.work(ident)
-        return TransactionTable(self, ident)
-
-    def work(self, ident: Ident) -> _Work:
-        self._check_open()
-        is_new = ident not in self._works
-        work = super().work(ident)
-        if is_new and asks_for_it(work.head.metadata):
-            self._pin(work.head.metadata)
-        return work
-
-    def _pin(self, metadata: TableMetadata) -> None:
-        """What this transaction reads stays until it ends, however long that takes (rule P18)."""
-        needed = [found for ref in metadata.refs if (found := metadata.ref_snapshot_id(ref)) is not None]
-        self._pins.append(self.lake.runtime.new_hex())
-        with suppress(FrazilError):
-            # Without it the checks have more to read, and that is all.
-            self.lake.catalog.pin(self._pins[-1], metadata.uuid, needed, _PINNED_MS)
-
-    def _unpin(self) -> None:
-        for key in self._pins:
-            with suppress(FrazilError):
-                self.lake.catalog.unpin(key)
-        self._pins = []
+        self._pinned(ident)
+        return TransactionTable(KeepForTransaction(self, ident))
 
     def commit(self) -> Commit | None:
         """Make everything visible at once. None: there was nothing to commit. Raises ConflictError and its like."""
@@ -191,10 +170,10 @@ class Transaction(_Session):
         try:
             if self._written is None:
                 return None
-            work = self._works[self._written]
+            table = self._tables[self._written]
             identity = self._identity()
-            retry = self._retry or from_properties(work.head.metadata.properties)
-            operations = self._final(work)
+            retry = self._retry or from_properties(table.head.metadata.properties)
+            operations = self._final(table)
             self._check_other_tables()
         except BaseException:
             self._drop_staged()
@@ -227,30 +206,50 @@ class Transaction(_Session):
         elif self._state == "open":
             self.commit()
 
-    # Used by its tables
+    # Its tables
 
-    def check_usable(self, ident: Ident) -> None:
+    def _pinned(self, ident: Ident) -> PinnedTable:
+        """A table of the transaction, pinned when it is first touched."""
+        self._check_open()
+        if self._instant is None:
+            self._instant = Instant(self.lake)
+        if ident not in self._tables:
+            head = self._instant.head(ident)
+            self._tables[ident] = PinnedTable(head, head.metadata)
+            if asks_for_it(head.metadata):
+                self._keep_snapshots(head.metadata)
+        return self._tables[ident]
+
+    def _keep_snapshots(self, metadata: TableMetadata) -> None:
+        """Keep the snapshots that this transaction reads until it ends (rule P18)."""
+        needed = [found for ref in metadata.refs if (found := metadata.ref_snapshot_id(ref)) is not None]
+        self._pins.append(self.lake.runtime.new_hex())
+        with suppress(FrazilError):
+            # If they expire, the checks have more to read, and nothing else changes.
+            self.lake.catalog.pin(self._pins[-1], metadata.uuid, needed, _PINNED_MS)
+
+    def _unpin(self) -> None:
+        for key in self._pins:
+            with suppress(FrazilError):
+                self.lake.catalog.unpin(key)
+        self._pins = []
+
+    def _check_writable(self, ident: Ident) -> None:
+        """Raises InvalidInput or Unsupported if this table cannot be written to."""
         self._check_open()
         if self._written not in (None, ident):
             raise Unsupported(
-                f"This transaction already writes to {self._written}, and one that writes to several tables is not in "
-                "this release",
+                f"This transaction already writes to {self._written}, and writing to several tables is not supported "
+                "in this release",
                 advice="Commit one before the other",
             )
 
-    def add(self, ident: Ident, operation: Operation, base: TableMetadata) -> None:
-        self.check_usable(ident)
+    def _keep(self, ident: Ident, operation: Operation, base: TableMetadata) -> None:
+        """Commit an operation that was made on ``base`` at the end of the transaction."""
+        self._check_writable(ident)
         self._written = ident
-        self._works[ident].operations.append(operation)
-        self._works[ident].bases.append(base)
-
-    def _identity(self) -> Identity:
-        text = self._commit_id
-        if text is not None and (not isinstance(text, str) or not text.strip() or len(text) > 200):
-            raise InvalidInput(f"commit_id must be a text of 1 to 200 characters, not {text!r}")
-        given = text is not None
-        chosen = text if text is not None else str(self.lake.runtime.new_uuid())
-        return Identity(chosen, digest("transaction", table=str(self._written)), given)
+        self._tables[ident].operations.append(operation)
+        self._tables[ident].bases.append(base)
 
     def _check_open(self) -> None:
         if self._state != "open":
@@ -258,155 +257,179 @@ class Transaction(_Session):
         if os.getpid() != self._pid:
             raise InvalidInput("This transaction was begun by another process", advice="Begin one after the fork")
 
-    def _final(self, work: _Work) -> list[Operation]:
-        """The operations as they are checked and committed: all against the instant, what was read at the end."""
+    # Committing
+
+    def _identity(self) -> Identity:
+        given = checked_commit_id(self._commit_id)
+        chosen = str(self.lake.runtime.new_uuid()) if given is None else given
+        return Identity(chosen, digest("transaction", table=str(self._written)), given is not None)
+
+    def _final(self, table: PinnedTable) -> list[Operation]:
+        """The operations as they are checked and committed, all against the instant, with the reads at the end."""
         operations: list[Operation] = []
-        for number, (operation, base) in enumerate(zip(work.operations, work.bases, strict=True)):
+        for number, (operation, base) in enumerate(zip(table.operations, table.bases, strict=True)):
             if isinstance(operation, MetadataChange):
-                # What came after it uses the ids it gave out, so it has to give out the same ones again (P16).
-                is_last = number + 1 == len(work.operations)
+                # Later operations use the ids it assigned, so it must assign the same ones again (rule P16).
+                is_last = number + 1 == len(table.operations)
                 intent = operation.intent if is_last else pin(operation.intent, base)
                 operations.append(replace(operation, intent=intent))
             else:
-                operations.append(replace(operation, base=_base(work.head.metadata, operation.branch)))
-        return [*operations, *self._reads(work)]
+                operations.append(replace(operation, base=_base(table.head.metadata, operation.branch)))
+        return [*operations, *self._reads(table)]
 
-    def _reads(self, work: _Work) -> list[Write]:
-        """What was scanned, as steps that write nothing: they are checked, and that is all."""
+    def _reads(self, table: PinnedTable) -> list[Write]:
+        """The read set, as writes that change nothing and are only checked."""
         if self.isolation is not Isolation.SERIALIZABLE:
             return []
         return [
             Write(
                 Kind.APPEND,
-                work.head.metadata.uuid,
-                base=_base(work.head.metadata, branch),
+                table.head.metadata.uuid,
+                base=_base(table.head.metadata, branch),
                 branch=branch,
                 reads=tuple(reads),
             )
-            for branch, reads in work.reads.items()
+            for branch, reads in table.reads.items()
         ]
 
     def _check_other_tables(self) -> None:
-        """Tables that were only read. They are looked at right before the commit, not in the same instant as it."""
-        for ident, work in self._works.items():
-            reads = self._reads(work)
+        """Check tables that were only read. This happens right before the commit, not atomically with it."""
+        for ident, table in self._tables.items():
+            reads = self._reads(table)
             if ident == self._written or not reads:
                 continue
             head = self.lake.catalog.load(ident)
-            if head.location != work.head.location:
-                conflicts = conflicts_at(ident, reads, head, self.lake.catalog, self.lake.storage, self.lake.runtime)
-                if conflicts:
-                    raise conflict_error("transaction", ident, conflicts)
+            if head.location != table.head.location:
+                _check(self.lake, ident, reads, head)
 
     def _drop_staged(self) -> None:
-        for work in self._works.values():
-            for operation in work.operations:
+        for table in self._tables.values():
+            for operation in table.operations:
                 if isinstance(operation, Write):
                     self.lake.storage.delete(operation.staged_paths)
 
     def _drop_scratch(self) -> None:
-        for work in self._works.values():
-            for unit in work.scratch:
+        for table in self._tables.values():
+            for unit in table.scratch:
                 unit.remove_scratch()
-            self.lake.storage.delete(work.lists)
-            work.scratch, work.lists = [], []
+            self.lake.storage.delete(table.lists)
+            table.scratch, table.lists = [], []
 
 
-class TransactionTable(Verbs):
-    """A table inside a transaction. Its verbs take what every write takes, but for what the transaction decides."""
+@dataclass(frozen=True, slots=True)
+class TableInTransaction:
+    """A source that reads a table as it was when it was pinned, with the transaction's own writes."""
 
-    _commits_at_once = False
-
-    def __init__(self, session: _Session, ident: Ident) -> None:
-        self._session = session
-        self._ident = ident
+    transaction: Transaction
+    ident: Ident
 
     @property
-    def name(self) -> str:
-        return str(self._ident)
-
-    def __repr__(self) -> str:
-        return f"TransactionTable({self.name!r})"
+    def lake(self) -> Lake:
+        return self.transaction.lake
 
     @property
-    def _storage(self) -> Storage:
-        return self._session.lake.storage
+    def pinned(self) -> PinnedTable:
+        return self.transaction._pinned(self.ident)
 
-    @property
-    def _runtime(self) -> Runtime:
-        return self._session.lake.runtime
+    def metadata(self) -> TableMetadata:
+        """The pinned version with the operations kept so far, which are applied when it is first read."""
+        table = self.pinned
+        for operation in table.operations[table.applied :]:
+            _apply(self.lake, self.ident, table, operation)
+        return table.metadata
 
-    @property
-    def _spark(self) -> Any:
-        return self._session.lake.spark
-
-    def _metadata(self) -> TableMetadata:
-        """The pinned version with what the transaction has done to it, which is applied when somebody looks."""
-        work = self._session.work(self._ident)
-        lake = self._session.lake
-        for operation in work.operations[work.applied :]:
-            unit = TableUnit.of(self._ident, [operation], lake.storage, lake.runtime)
-            work.scratch.append(unit)
-            built, written = applied(unit, replace(work.head, metadata=work.metadata), lake.catalog, lake.runtime)
-            if isinstance(built, Refused):
-                raise conflict_error(operation.name, self._ident, built.conflicts)
-            work.applied += 1
-            work.lists.extend(written)
-            work.metadata = apply(work.metadata, built.updates, now_ms=work.head.now_ms, previous_location=None)
-        return work.metadata
-
-    def _saw(self, where: Filter, branch: str) -> None:
-        work = self._session.work(self._ident)
+    def note_read(self, where: Filter, branch: str) -> None:
+        table = self.pinned
         # A branch that the transaction itself has made shows what main had when it was pinned.
-        known = branch if branch in work.head.metadata.refs else MAIN
-        work.reads.setdefault(known, []).append(Read(where, sees_removals=True))
+        known = branch if branch in table.head.metadata.refs else MAIN
+        table.reads.setdefault(known, []).append(Read(where, sees_removals=True))
 
-    def _begin(
-        self,
-        verb: str,
-        given: WriteOptions,
-        parameters: Mapping[str, object],
-        rows: object = None,
-        *,
-        needs_spark: bool = False,
-    ) -> Call:
-        self._session.check_usable(self._ident)
+    def shared_commits(self, metadata: TableMetadata) -> Mapping[int, tuple[SharedCommit, ...]]:  # noqa: ARG002
+        return {}
+
+
+@dataclass(frozen=True, slots=True)
+class KeepForTransaction:
+    """A destination that keeps every operation until the transaction commits."""
+
+    transaction: Transaction
+    ident: Ident
+
+    @property
+    def source(self) -> TableInTransaction:
+        return TableInTransaction(self.transaction, self.ident)
+
+    def accept(self, verb: str, given: WriteOptions) -> WriteOptions:
+        if verb == "cherry_pick":
+            raise Unsupported(
+                "cherry_pick() inside a transaction is not supported in this release",
+                advice="Call it outside of the transaction",
+            )
+        self.transaction._check_writable(self.ident)
         for name in _OF_THE_TRANSACTION:
             if name in given:
                 raise InvalidInput(
                     f"{name} belongs to the transaction, not to one of its writes",
                     advice=f"Write lake.transaction({name}=…)" if name in ("isolation", "retry", "commit_id") else None,
                 )
-        isolation: WriteOptions = {"isolation": self._session.isolation}
-        return super()._begin(verb, {**given, **isolation}, parameters, rows, needs_spark=needs_spark)
+        isolation: WriteOptions = {"isolation": self.transaction.isolation}
+        return {**given, **isolation}
 
-    def _identity(self, commit_id: str | None, verb: str, **parameters: object) -> Identity:  # noqa: ARG002
-        return Identity(str(self._runtime.new_uuid()), "", given=commit_id is not None)
+    def identify(
+        self,
+        commit_id: str | None,  # noqa: ARG002 - the transaction has one commit id for all of its writes
+        verb: str,  # noqa: ARG002
+        parameters: Mapping[str, object],  # noqa: ARG002
+        metadata: TableMetadata,  # noqa: ARG002
+        branch: str,  # noqa: ARG002
+    ) -> tuple[Identity, Commit | None]:
+        return Identity(str(self.transaction.lake.runtime.new_uuid()), "", given=False), None
 
-    def _find(self, identity: Identity, metadata: TableMetadata, branch: str) -> Commit | None:  # noqa: ARG002
-        self._session.check_usable(self._ident)
-        return None
-
-    def _finish(self, call: Call, write: Write) -> Commit:
+    def run(self, statement: Statement) -> Commit:
+        if statement.reevaluates:
+            raise InvalidInput("on_added='include' evaluates a delete again, which a transaction cannot do")
+        call, write = statement.call, statement.write()
         if not write.is_empty:
             for change in call.before:
-                self._session.add(self._ident, change, self._metadata())
+                self.transaction._keep(self.ident, change, self.source.metadata())
         # Named now: a branch or a tag that the transaction sets later may point to it.
-        named = replace(write, snapshot_id=self._runtime.new_snapshot_id())
-        self._session.add(self._ident, named, call.view.metadata)
-        rows = write.rows
-        return call.preview(rows.inserted, rows.updated, rows.deleted)
+        named = replace(write, snapshot_id=self.transaction.lake.runtime.new_snapshot_id())
+        self.transaction._keep(self.ident, named, call.view.metadata)
+        return call.preview(write.rows.inserted, write.rows.updated, write.rows.deleted)
 
-    def _prepare(self, call: Call, change: MetadataChange) -> TableMetadata:
-        self._session.add(self._ident, change, call.view.metadata)
-        return self._metadata()
-
-    def _change(self, change: MetadataChange, identity: Identity, base: TableMetadata, retry: Retry | None) -> Commit:
-        if retry is not None or identity.given:
-            raise InvalidInput("retry and commit_id belong to the transaction", advice="Write lake.transaction(…)")
-        self._session.add(self._ident, change, base)
+    def change(
+        self,
+        change: MetadataChange,
+        base: TableMetadata,
+        *,
+        identity: Identity | None = None,  # noqa: ARG002 - the transaction's is used
+        retry: Retry | None = None,  # noqa: ARG002
+    ) -> Commit:
+        self.transaction._keep(self.ident, change, base)
         return Commit(base.ref_snapshot_id(MAIN), base.last_sequence_number, "", attempts=0, changed=False)
 
 
 def _base(metadata: TableMetadata, branch: str) -> Base:
     return Base.of(metadata.head_snapshot(branch))
+
+
+# The commit's checks and its building of snapshots, on operations that are not committed here
+
+
+def _apply(lake: Lake, ident: Ident, table: PinnedTable, operation: Operation) -> None:
+    """Apply an operation to the version that the transaction sees. Raises ConflictError."""
+    unit = TableUnit.of(ident, [operation], lake.storage, lake.runtime)
+    table.scratch.append(unit)
+    built, written = applied(unit, replace(table.head, metadata=table.metadata), lake.catalog, lake.runtime)
+    if isinstance(built, Refused):
+        raise conflict_error(operation.name, ident, built.conflicts)
+    table.applied += 1
+    table.lists.extend(written)
+    table.metadata = apply(table.metadata, built.updates, now_ms=table.head.now_ms, previous_location=None)
+
+
+def _check(lake: Lake, ident: Ident, reads: Sequence[Operation], head: Head) -> None:
+    """Raises ConflictError if a commit between the operations' base and the head changed what they read."""
+    conflicts = conflicts_at(ident, reads, head, lake.catalog, lake.storage, lake.runtime)
+    if conflicts:
+        raise conflict_error("transaction", ident, conflicts)

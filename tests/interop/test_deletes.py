@@ -10,7 +10,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType
 
-from frazil.table import Table
+from frazil.table.table import Table
 from interop.canonical import canonical, in_order
 from interop.conftest import Place
 from interop.iceberg_java import JavaTable

@@ -12,7 +12,7 @@ import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import DecimalType, FloatType, IntegerType, LongType, NestedField, StringType, StructType
 
-from frazil.table import Table
+from frazil.table.table import Table
 from interop.canonical import canonical, in_order
 from interop.conftest import Place, ids
 from interop.iceberg_java import JavaTable

@@ -10,7 +10,7 @@ from frazil.commit.context import Phase
 from frazil.errors import ConflictError
 from frazil.lake import Lake
 from frazil.model import Commit
-from frazil.table import Table
+from frazil.table.table import Table
 from interop.conftest import Place, ids
 from interop.iceberg_java import JavaError, JavaTable
 from interop.race import local_path, unreferenced

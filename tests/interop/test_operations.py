@@ -11,7 +11,7 @@ import pytest
 
 from frazil.commit.context import Phase
 from frazil.lake import Lake
-from frazil.table import Table
+from frazil.table.table import Table
 from interop.canonical import canonical
 from interop.conftest import Place
 from interop.iceberg_java import JavaError, JavaTable

@@ -28,8 +28,8 @@ import frazil
 from frazil.commit.context import Phase
 from frazil.errors import ConflictError, FrazilError
 from frazil.lake import Lake
-from frazil.table import Table
-from frazil.verbs import UpsertMode
+from frazil.table.options import UpsertMode
+from frazil.table.table import Table
 from interop.race import unreferenced
 
 pytestmark = pytest.mark.interop

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 import frazil
 from frazil.on_spark.types import spark_schema
-from frazil.table import Table
+from frazil.table.table import Table
 from interop.iceberg_spark import CATALOG, attach, start_iceberg_spark
 from interop.samples import EVERY_ROW, EVERY_TYPE
 from spark.rows import canonical

@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import functions as F
 
 import frazil
-from frazil.sink import Mark, judge
+from frazil.table.sink import Mark, judge
 from spark.conftest import KIND
 
 SCHEMA = "n bigint not null, note string"

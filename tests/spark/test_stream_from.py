@@ -149,5 +149,5 @@ def test_a_memory_lake_is_refused(spark: Any) -> None:
     with frazil.connect("memory://streams") as lake:
         lake.create_namespace("shop")
         table = lake.create_table("shop.t", DDL)
-        with pytest.raises(frazil.Unsupported, match="lives in one process"):
+        with pytest.raises(frazil.Unsupported, match="exists in one process only"):
             table.stream_from(spark)

@@ -222,7 +222,7 @@ def test_a_bad_batch_after_good_ones_leaves_nothing(table: frazil.Table, tmp_pat
         ({"commit_id": 7}, "commit_id"),
         ({"snapshot_properties": {"write.format.default": "orc"}}, "set_properties"),
         ({"snapshot_properties": {"operation": "x"}}, "reserved"),
-        ({"snapshot_properties": {"mine": 1}}, "text"),
+        ({"snapshot_properties": {"mine": 1}}, "must be strings"),
     ],
 )
 def test_arguments_of_a_write(table: frazil.Table, tmp_path: Path, arguments: dict[str, Any], says: str) -> None:

@@ -31,11 +31,16 @@ from frazil.commit.metadata_changes import metadata_change, pin
 from frazil.commit.operations import Identity, MetadataChange, digest
 from frazil.commit.retry import Retry
 from frazil.errors import InvalidInput, SchemaMismatch, Unsupported
+from frazil.expr import Filter
 from frazil.format.evolution import bind
 from frazil.format.metadata import TableMetadata
 from frazil.format.updates import apply
-from frazil.model import Commit
-from frazil.table_changes import TableChanges
+from frazil.model import Commit, Ident, SharedCommit
+from frazil.table import changes
+from frazil.table.call import Statement
+from frazil.table.handle import TableHandle
+from frazil.table.options import WriteOptions
+from frazil.table.source import Source
 from unit.samples import metadata, snapshot, with_snapshots
 
 UUID = metadata().uuid
@@ -875,25 +880,57 @@ def test_two_orders_come_to_the_same_table(one: int, two: int) -> None:
 # The calls themselves
 
 
-class Holder(TableChanges):
-    """A table in a variable: changes land at once."""
+class Variable:
+    """A source and a destination that keep a table in a variable: changes land at once."""
+
+    lake: Any = None
+    ident = Ident(("ns",), "t")
 
     def __init__(self, table: TableMetadata) -> None:
         self.table = table
         self.done: dict[str, tuple[str, Commit]] = {}
 
-    def _metadata(self) -> TableMetadata:
+    @property
+    def source(self) -> Source:
+        return self
+
+    def metadata(self) -> TableMetadata:
         return self.table
 
-    def _identity(self, commit_id: str | None, verb: str, **parameters: object) -> Identity:
-        return Identity(commit_id or "made up", digest(verb, **parameters), given=commit_id is not None)
+    def note_read(self, where: Filter, branch: str) -> None:
+        raise AssertionError(where, branch)
 
-    def _find(self, identity: Identity, metadata: TableMetadata, branch: str) -> Commit | None:  # noqa: ARG002
+    def shared_commits(self, metadata: TableMetadata) -> Mapping[int, tuple[SharedCommit, ...]]:
+        raise AssertionError(metadata)
+
+    def accept(self, verb: str, given: WriteOptions) -> WriteOptions:  # noqa: ARG002
+        return given
+
+    def identify(
+        self,
+        commit_id: str | None,
+        verb: str,
+        parameters: Mapping[str, object],
+        metadata: TableMetadata,  # noqa: ARG002
+        branch: str,  # noqa: ARG002
+    ) -> tuple[Identity, Commit | None]:
+        identity = Identity(commit_id or "made up", digest(verb, **parameters), given=commit_id is not None)
         name, commit = self.done.get(identity.commit_id, (identity.digest, None))
         assert name == identity.digest, "the commit id was used for another operation"
-        return commit
+        return identity, commit
 
-    def _change(self, change: MetadataChange, identity: Identity, base: TableMetadata, retry: Retry | None) -> Commit:
+    def run(self, statement: Statement) -> Commit:
+        raise AssertionError(statement)
+
+    def change(
+        self,
+        change: MetadataChange,
+        base: TableMetadata,
+        *,
+        identity: Identity | None = None,
+        retry: Retry | None = None,
+    ) -> Commit:
+        assert identity is not None
         assert retry is None or isinstance(retry, Retry)
         assert change.table_uuid == base.uuid
         if metadata_change(change, self.table) is not None:
@@ -932,29 +969,29 @@ CALLS: list[tuple[str, tuple[Any, ...], Mapping[str, Any]]] = [
 def test_every_call_lands_once_per_commit_id(verb: str, positional: tuple[Any, ...], named: Mapping[str, Any]) -> None:
     # The old snapshot that nothing names is there for expiry.
     snapshots = [*BASE.raw["snapshots"], snapshot(4, 1)]
-    holder = Holder(TableMetadata({**BASE.raw, "snapshots": snapshots, "properties": {"kept": "1"}}))
-    before = holder.table
-    call = getattr(holder, verb)
+    variable = Variable(TableMetadata({**BASE.raw, "snapshots": snapshots, "properties": {"kept": "1"}}))
+    before = variable.table
+    call = getattr(TableHandle(variable), verb)
     assert not call(*positional, **named, commit_id="once").already_committed
-    once = holder.table
+    once = variable.table
     assert once.raw != before.raw
     # Also where the call could not be made again: the column has its new name, the branch is gone.
     assert call(*positional, **named, commit_id="once", retry=Retry()).already_committed
-    assert holder.table is once
+    assert variable.table is once
     with pytest.raises(InvalidInput, match="retry must be"):
         call(*positional, **named, retry=3)
 
 
 def test_every_change_has_a_call() -> None:
-    public = {name for name in vars(TableChanges) if not name.startswith("_")}
-    assert public == {row[0] for row in CALLS}
+    made = {name for name, value in vars(changes).items() if getattr(value, "__module__", "") == changes.__name__}
+    assert made - {"TableChange"} == {row[0] for row in CALLS}
 
 
 def test_bad_properties_are_refused_with_a_sentence() -> None:
     with pytest.raises(InvalidInput, match="Properties are"):
-        Holder(BASE).set_properties({1: "x"})  # type: ignore[dict-item]
+        TableHandle(Variable(BASE)).set_properties({1: "x"})  # type: ignore[dict-item]
     with pytest.raises(InvalidInput, match="no snapshot"):
-        Holder(BASE).rollback_to(2**70)
+        TableHandle(Variable(BASE)).rollback_to(2**70)
 
 
 def test_an_intent_may_be_made_by_hand() -> None:

@@ -23,7 +23,7 @@ from frazil.wording import counted
 
 if TYPE_CHECKING:
     from frazil.lake import Lake
-    from frazil.table import Table
+    from frazil.table.table import Table
 
 
 def versions() -> dict[str, str]:

@@ -16,7 +16,7 @@ import datetime as dt
 import pickle
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
 from itertools import chain, islice
 from typing import Any
@@ -542,8 +542,7 @@ class _Writer(getattr(api, "DataSourceArrowWriter", api.DataSourceWriter)):  # t
                 job.storage.delete([file.file_path for file in files])
         if call.found is None:
             # Based on what the table was when the write began, not on what it is now.
-            call = replace(call, view=replace(call.view, metadata=job.metadata))
-            table._finish(call, _write(files, job, call.settings))
+            table._run(call.on(job.metadata), lambda _view, settings: _write(files, job, settings))
 
     def abort(self, messages: list[_Written | None]) -> None:
         """Spark calls it when a task failed, and when ``commit`` did: that one has seen to its files already, and must

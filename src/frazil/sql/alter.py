@@ -11,8 +11,8 @@ from frazil.model import Commit, Isolation
 from frazil.sql.ddl import partition_texts, properties, property_key, transform_text
 from frazil.sql.session import Context
 from frazil.sql.tokens import Cursor, Statement, Token, split
-from frazil.table import Table
-from frazil.table_changes import TableChanges
+from frazil.table.handle import TableHandle
+from frazil.table.table import Table
 
 Name = tuple[str, ...]
 _MILLISECONDS = {"DAYS": 86_400_000, "HOURS": 3_600_000, "MINUTES": 60_000}
@@ -58,7 +58,7 @@ class _AlterStatement:
         columns = [_new_column(cursor.statement, each) for each in split(cursor.statement, given, types=True)]
         return lambda: self._together([each.add for each in columns])
 
-    def _together(self, changes: list[Callable[[TableChanges], Commit]]) -> Commit:
+    def _together(self, changes: list[Callable[[TableHandle], Commit]]) -> Commit:
         if len(changes) == 1:
             return changes[0](self.table)
         with self.context.transaction(self.context.given, Isolation.SERIALIZABLE) as transaction:
@@ -233,7 +233,7 @@ class _NewColumn:
     first: bool
     after: Name | None
 
-    def add(self, table: TableChanges) -> Commit:
+    def add(self, table: TableHandle) -> Commit:
         return table.add_column(
             self.name, self.kind, after=self.after, first=self.first, doc=self.doc, required=self.required
         )

@@ -11,7 +11,7 @@ from frazil.format.schemas import suggestion
 from frazil.model import Commit
 from frazil.sql.session import Context
 from frazil.sql.tokens import Cursor, read_statement
-from frazil.table import Table
+from frazil.table.table import Table
 from frazil.wording import counted
 
 Arguments = Mapping[str, Any]

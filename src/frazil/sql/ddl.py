@@ -28,7 +28,7 @@ from frazil.on_spark.queries import frame_of, nullable_schema
 from frazil.sql.queries import query
 from frazil.sql.session import Context, Row
 from frazil.sql.tokens import Cursor, quoted, split
-from frazil.table import Table
+from frazil.table.table import Table
 
 _FORMATS = ("FRAZIL", "ICEBERG")
 _NAMESPACE = ("NAMESPACE", "SCHEMA", "DATABASE")

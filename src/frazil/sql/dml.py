@@ -17,14 +17,14 @@ from pyiceberg.types import NestedField
 from frazil.errors import InvalidInput, Unsupported
 from frazil.expr import assigned, parse_expression
 from frazil.format.schemas import arrow_schema, match_name, suggestion
-from frazil.merging import MergeBuilder
 from frazil.model import Commit, Isolation
 from frazil.on_spark.queries import named_columns, with_constant
 from frazil.on_spark.session import Frame
 from frazil.sql.queries import QUERY_WORDS, query
 from frazil.sql.session import Context
 from frazil.sql.tokens import Cursor, Statement, Token, has_query, quoted, renamed, split
-from frazil.table import Table
+from frazil.table.merge import MergeBuilder
+from frazil.table.table import Table
 from frazil.transaction import Transaction, TransactionTable
 from frazil.wording import counted
 

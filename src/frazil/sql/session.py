@@ -10,7 +10,8 @@ from frazil.catalog.base import Catalog
 from frazil.errors import Unsupported
 from frazil.model import Ident
 from frazil.on_spark.session import Session, active, checked
-from frazil.table import Table
+from frazil.table.destination import CommitNow
+from frazil.table.table import Table
 from frazil.transaction import LakeSnapshot, Transaction
 
 Row = dict[str, Any]
@@ -41,7 +42,7 @@ class LakeLike(Protocol):
         name: str | tuple[str, ...],
         schema: object = None,
         *,
-        partition_by: Sequence[str] = (),
+        partition_by: Sequence[str] | None = (),
         properties: Mapping[str, str] | None = None,
         location: str | None = None,
         comment: str | None = None,
@@ -90,7 +91,7 @@ class Context:
         """Raises NoSuchTable."""
         ident = Ident.parse(parts)
         self.lake.catalog.load(ident)
-        return Table(self._bound(self.given), ident)
+        return Table(CommitNow(self._bound(self.given), ident))
 
     def snapshot(self, session: Session) -> LakeSnapshot:
         return LakeSnapshot(self._bound(session))

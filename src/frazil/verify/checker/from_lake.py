@@ -10,7 +10,7 @@ from frazil.errors import InvalidInput
 from frazil.format.metadata import MAIN
 from frazil.lake import Lake
 from frazil.read.changes import DELETE, SNAPSHOT, TYPE
-from frazil.table import Table
+from frazil.table.table import Table
 from frazil.verify.checker.effects import without
 from frazil.verify.checker.model import Key, Value, Version
 from frazil.verify.recording.columns import Named

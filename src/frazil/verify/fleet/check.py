@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import frazil
-from frazil.sink import PREFIX, Mark
+from frazil.table.sink import PREFIX, Mark
 from frazil.verify.fleet.plan import CUSTOMERS, LOADED, ROWS_EACH, Plan, Report
 from frazil.wording import counted
 

@@ -16,8 +16,8 @@ from frazil.errors import FrazilError
 from frazil.format.metadata import MAIN, TableMetadata
 from frazil.model import Commit, Ident
 from frazil.read.scan import Scan
-from frazil.table_reads import TableReads
-from frazil.transaction import Transaction, TransactionTable
+from frazil.table.source import Source
+from frazil.transaction import TableAtInstant, TableInTransaction, Transaction
 from frazil.verify.recording.columns import Named, parse_named, shown_filter
 from frazil.verify.recording.log import Log
 from frazil.verify.recording.rows import changes_of
@@ -64,24 +64,21 @@ class FileRecorder:
         self._transactions[transaction] = name = self.log.new_id()
         self.log.write({"event": "begin", "tx": name, "isolation": str(transaction.isolation)})
 
-    def scanned(self, table: TableReads, scan: Scan, branch: str, is_historic: bool) -> Scan:
-        session = table._session if isinstance(table, TransactionTable) else None
+    def scanned(self, source: Source, scan: Scan, branch: str, is_historic: bool) -> Scan:
+        name = str(source.ident)
         version = scan.snapshot_id
         transaction = None
-        if isinstance(table, TransactionTable):
-            if isinstance(session, Transaction):
-                transaction = self._transactions.get(session)
-                self._write_staged(session)
-                # The scan's snapshot may hold the transaction's own rows, and is never committed as it is.
-                pinned = _Pinned(session.work(table._ident).head.metadata)
-                version = version if is_historic else pinned.version(branch)
-            else:
-                # lake.snapshot(): an old version on purpose.
-                is_historic = True
-        named = self._named.get(table.name)
+        if isinstance(source, TableInTransaction):
+            transaction = self._transactions.get(source.transaction)
+            self._write_staged(source.transaction)
+            # The scan's snapshot may have the transaction's own rows, and is never committed as it is.
+            version = version if is_historic else _Pinned(source.pinned.head.metadata).version(branch)
+        elif isinstance(source, TableAtInstant):
+            is_historic = True
+        named = self._named.get(name)
         event: Event = {
             "event": "read",
-            "table": table_name(table.name, branch),
+            "table": table_name(name, branch),
             "version": version,
             "empty": version is None,
             "historic": is_historic,
@@ -172,14 +169,14 @@ class FileRecorder:
         name = self._transactions.get(transaction)
         if name is None:
             return
-        for ident, work in transaction._works.items():
+        for ident, table in transaction._tables.items():
             logged = self._logged.setdefault(name, {}).get(ident, 0)
-            if logged == len(work.operations):
+            if logged == len(table.operations):
                 continue
-            self._logged[name][ident] = len(work.operations)
-            pinned = _Pinned(work.head.metadata)
+            self._logged[name][ident] = len(table.operations)
+            pinned = _Pinned(table.head.metadata)
             context = transaction.lake.commit_context(ident)
-            self.log.write(*self._writes(context, name, work.operations[logged:], pinned))
+            self.log.write(*self._writes(context, name, table.operations[logged:], pinned))
 
     def _writes(
         self, context: CommitContext, name: str, operations: Sequence[Operation], pinned: _Pinned | None = None

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from frazil.commit.retention import asks_for_it
 from frazil.errors import FrazilError
 from frazil.format.metadata import MAIN, TableMetadata
-from frazil.table import Table
+from frazil.table.destination import CommitNow
+from frazil.table.table import Table
 from frazil_verification.simulator.lake import TABLE
 from frazil_verification.simulator.records import Told
 from frazil_verification.simulator.session import KEYS, PARTITIONS, Session
@@ -186,7 +187,7 @@ def foreign_writer(session: Session) -> None:
 def surveyor(session: Session) -> None:
     """Lists the table's folder as a clean-up would, and expects no file in it to be half of what its name promises."""
     try:
-        table = Table(session.lake, TABLE)
+        table = Table(CommitNow(session.lake, TABLE))
         listed = {info.path for info in session.lake.storage.list(table.location)}
     except FrazilError:
         return
@@ -231,6 +232,6 @@ def _with_new_column(session: Session, rows: tuple[Row, ...]) -> tuple[Row, ...]
 
 def _added_columns(session: Session) -> list[str]:
     try:
-        return [each.name for each in Table(session.lake, TABLE).schema.fields if each.name.startswith("c")]
+        return [each.name for each in Table(CommitNow(session.lake, TABLE)).schema.fields if each.name.startswith("c")]
     except FrazilError:
         return []

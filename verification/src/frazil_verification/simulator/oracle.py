@@ -20,7 +20,8 @@ from frazil.commit.queued_writer import LIVES_MS
 from frazil.commit.snapshot_layout import VERB
 from frazil.commit.summaries import commits_of
 from frazil.errors import FrazilError, RetriesExhausted
-from frazil.table import Table
+from frazil.table.destination import CommitNow
+from frazil.table.table import Table
 from frazil_verification.simulator import steps
 from frazil_verification.simulator.database import Move
 from frazil_verification.simulator.faults import Fault
@@ -556,7 +557,7 @@ class _Judge:
         return found
 
     def _check_with_the_reader_under_test(self) -> None:
-        scan = Table(self._world.lake, TABLE).scan(limit=1 << 40)
+        scan = Table(CommitNow(self._world.lake, TABLE)).scan(limit=1 << 40)
         rows: State = tuple(scan.to_arrow().to_pylist())
         if counted(rows) != _as_seen(self._states[scan.snapshot_id], rows):
             self._wrong("readers see a snapshot as it is", f"the last one, {scan.snapshot_id}")

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
-from frazil.commit.operations import Identity
+from frazil.commit.operations import Identity, MetadataChange
 from frazil.commit.operations import Write as Staged
 from frazil.commit.retry import Retry
+from frazil.dml.view import Settings, View
 from frazil.errors import CommitUnknown, FrazilError
+from frazil.format.metadata import TableMetadata
 from frazil.model import Commit
 from frazil.runtime import RandomStream, seeded
-from frazil.table import Table
-from frazil.verbs import Call, WriteOptions
+from frazil.table.call import Statement
+from frazil.table.destination import CommitNow
+from frazil.table.options import WriteOptions
+from frazil.table.source import CurrentTable
+from frazil.table.table import Table
 from frazil_verification.simulator import steps
 from frazil_verification.simulator.lake import TABLE, TABLE_NAME, SimulatedLake
 from frazil_verification.simulator.process import Process
@@ -29,25 +34,48 @@ _SECOND_THOUGHTS_S = (0.5, 0.5, 5.0, 40.0)
 _RETRIES = (None, None, None, Retry(tries=4, base_ms=20), Retry(total_s=1.0), Retry(fault_tries=0), Retry(tries=1))
 
 
-class _NamedTable(Table):
-    """Tells under which id a write goes out, so that its fate can be found whatever its caller hears."""
+@dataclass(frozen=True, slots=True)
+class _Observed:
+    """Commits at once, and notes under which id and on which snapshots: the outcome of a write is found by them."""
 
-    def __init__(self, lake: SimulatedLake, process: Process, write: Write) -> None:
-        super().__init__(lake, TABLE)
-        self._process = process
-        self._write = write
+    inner: CommitNow
+    process: Process
+    write: Write
 
-    def _identity(self, commit_id: str | None, verb: str, **parameters: object) -> Identity:
-        identity = super()._identity(commit_id, verb, **parameters)
-        if verb == self._write.step.verb:
-            self._write.commit_id = identity.commit_id
-        return identity
+    @property
+    def source(self) -> CurrentTable:
+        return self.inner.source
 
-    def _finish(self, call: Call, write: Staged) -> Commit:
-        self._write.bases.append(write.base.snapshot_id)
-        # Large writes take long between their first look at the table and their commit.
-        self._process.take(self._process.world.staging_s)
-        return super()._finish(call, write)
+    def accept(self, verb: str, given: WriteOptions) -> WriteOptions:
+        return self.inner.accept(verb, given)
+
+    def identify(
+        self, commit_id: str | None, verb: str, parameters: Mapping[str, object], metadata: TableMetadata, branch: str
+    ) -> tuple[Identity, Commit | None]:
+        identity, found = self.inner.identify(commit_id, verb, parameters, metadata, branch)
+        if verb == self.write.step.verb:
+            self.write.commit_id = identity.commit_id
+        return identity, found
+
+    def run(self, statement: Statement) -> Commit:
+        def build(view: View, settings: Settings) -> Staged:
+            staged = statement.build(view, settings)
+            self.write.bases.append(staged.base.snapshot_id)
+            # Large writes take long between reading the head and their commit.
+            self.process.take(self.process.world.staging_s)
+            return staged
+
+        return self.inner.run(replace(statement, build=build))
+
+    def change(
+        self,
+        change: MetadataChange,
+        base: TableMetadata,
+        *,
+        identity: Identity | None = None,
+        retry: Retry | None = None,
+    ) -> Commit:
+        return self.inner.change(change, base, identity=identity, retry=retry)
 
 
 @dataclass(slots=True)
@@ -191,7 +219,7 @@ class Session:
         )
         write = self._begun(Step("stream", rows=rows, name=name, value=batch), is_named=True)
         options: WriteOptions = {"engine": "arrow", "commit_id": write.commit_id}
-        attempt = self._follow(write, lambda: steps.stream(Table(self.lake, TABLE), write.step, options))
+        attempt = self._follow(write, lambda: steps.stream(Table(CommitNow(self.lake, TABLE)), write.step, options))
         if attempt.told in (Told.COMMITTED, Told.UNCHANGED):
             # Another driver may have written later batches concurrently.
             self.world.streams[name] = max(self.world.streams.get(name, 0), batch + 1)
@@ -203,7 +231,10 @@ class Session:
             self.pause(0.3)
 
     def _attempt(self, write: Write, options: WriteOptions) -> Attempt:
-        return self._follow(write, lambda: steps.call(_NamedTable(self.lake, self.process, write), write.step, options))
+        return self._follow(write, lambda: steps.call(self._table(write), write.step, options))
+
+    def _table(self, write: Write) -> Table:
+        return Table(_Observed(CommitNow(self.lake, TABLE), self.process, write))
 
     def _follow(self, write: Write, work: Callable[[], Commit | None]) -> Attempt:
         """Make the call, and write down what its caller hears."""
@@ -233,7 +264,7 @@ class Session:
         started = self.process.note(f"reads as {name}")
         try:
             # A limit, for such a scan reads no files ahead in other threads.
-            scan = Table(self.lake, TABLE).scan(limit=1 << 40)
+            scan = Table(CommitNow(self.lake, TABLE)).scan(limit=1 << 40)
         except FrazilError as error:
             self.process.note(f"cannot read: {type(error).__name__}")
             return

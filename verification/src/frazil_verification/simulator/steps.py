@@ -15,8 +15,9 @@ import pyarrow as pa
 
 from frazil.commit.retry import Retry
 from frazil.model import Commit
-from frazil.table import Table
-from frazil.verbs import Verbs, WriteOptions
+from frazil.table.handle import TableHandle
+from frazil.table.options import WriteOptions
+from frazil.table.table import Table
 
 Row = Mapping[str, Any]
 """A column that is null is left out, so that rows from before and after a new column compare."""
@@ -138,7 +139,7 @@ def arrow(rows: Iterable[Row]) -> pa.Table:
     return pa.table({name: pa.array([row.get(name) for row in given], kind) for name, kind in types.items()})
 
 
-def call(table: Verbs, step: Step, options: WriteOptions) -> Commit:
+def call(table: TableHandle, step: Step, options: WriteOptions) -> Commit:
     """The step as a call of the public interface."""
     where, mode = condition_sql(step.where), cast("Any", step.mode)
     match step.verb:
@@ -161,7 +162,7 @@ def call(table: Verbs, step: Step, options: WriteOptions) -> Commit:
             return _change(table, step, options.get("retry"), options.get("commit_id"))
 
 
-def _change(table: Verbs, step: Step, retry: Retry | None, commit_id: str | None) -> Commit:
+def _change(table: TableHandle, step: Step, retry: Retry | None, commit_id: str | None) -> Commit:
     match step.verb:
         case "add_column":
             return table.add_column(step.name, "bigint", retry=retry, commit_id=commit_id)

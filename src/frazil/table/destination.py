@@ -1,0 +1,142 @@
+"""Where the operations of a table's verbs go: into a commit at once (here), or into a transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+
+from frazil.commit.context import OnPhase
+from frazil.commit.loop import commit
+from frazil.commit.operations import Identity, MetadataChange, Operation, Write, digest
+from frazil.commit.results import find_commit
+from frazil.commit.retry import Retry, from_properties
+from frazil.errors import ConflictError, InvalidInput
+from frazil.format.metadata import TableMetadata
+from frazil.model import Commit, Ident
+from frazil.table.call import Call, Statement
+from frazil.table.options import WriteOptions, checked_commit_id
+from frazil.table.source import CurrentTable, Source
+
+if TYPE_CHECKING:
+    from frazil.lake import Lake
+
+
+class Destination(Protocol):
+    """Where a verb's operation goes. The verbs themselves are the same for every destination."""
+
+    @property
+    def source(self) -> Source:
+        """The table, and the version that statements are evaluated on."""
+        ...
+
+    def accept(self, verb: str, given: WriteOptions) -> WriteOptions:
+        """The options of a call, with those that the destination decides.
+
+        Raises InvalidInput or Unsupported for a verb or an option that this destination does not take.
+        """
+        ...
+
+    def identify(
+        self, commit_id: str | None, verb: str, parameters: Mapping[str, object], metadata: TableMetadata, branch: str
+    ) -> tuple[Identity, Commit | None]:
+        """The identity of a call, and the earlier commit with the same id. Raises if nothing may be written."""
+        ...
+
+    def run(self, statement: Statement) -> Commit:
+        """Evaluate a statement, and commit its write or keep it."""
+        ...
+
+    def change(
+        self,
+        change: MetadataChange,
+        base: TableMetadata,
+        *,
+        identity: Identity | None = None,
+        retry: Retry | None = None,
+    ) -> Commit:
+        """Commit a metadata change that was made on ``base``, or keep it. ``identity`` None: it gets a new one."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class CommitNow:
+    """Every call is a commit of its own."""
+
+    lake: Lake
+    ident: Ident
+
+    @property
+    def source(self) -> CurrentTable:
+        return CurrentTable(self.lake, self.ident)
+
+    def accept(self, verb: str, given: WriteOptions) -> WriteOptions:  # noqa: ARG002 - it takes every verb
+        return given
+
+    def identify(
+        self, commit_id: str | None, verb: str, parameters: Mapping[str, object], metadata: TableMetadata, branch: str
+    ) -> tuple[Identity, Commit | None]:
+        given = checked_commit_id(commit_id)
+        identity = Identity(
+            commit_id=str(self.lake.runtime.new_uuid()) if given is None else given,
+            digest=digest(verb, **parameters),
+            given=given is not None,
+        )
+        self.lake.check_writable()
+        found = find_commit(self.lake.catalog, metadata, identity, branch) if identity.given else None
+        return identity, found
+
+    def run(self, statement: Statement) -> Commit:
+        """Evaluate the statement and commit it; after a conflict once more on the new head, if it allows that."""
+        evaluations = statement.call.retry.tries if statement.reevaluates else 1
+        for _ in range(evaluations - 1):
+            try:
+                return self._commit_write(statement.call, statement.write())
+            except ConflictError:
+                statement = statement.on(self.source.metadata())
+        return self._commit_write(statement.call, statement.write())
+
+    def change(
+        self,
+        change: MetadataChange,
+        base: TableMetadata,
+        *,
+        identity: Identity | None = None,
+        retry: Retry | None = None,
+    ) -> Commit:
+        own = identity or Identity(str(self.lake.runtime.new_uuid()), digest(change.name), given=False)
+        return self._commit([change], own, retry or _default_retry(base), None)
+
+    def _commit_write(self, call: Call, write: Write) -> Commit:
+        before = () if write.is_empty else call.before
+        write = replace(write, own_snapshot=call.own_snapshot)
+        done = self._commit([*before, write], call.identity, call.retry, call.on_phase)
+        return replace(done, elapsed=self.lake.runtime.monotonic() - call.started, engine=call.engine.name)
+
+    def _commit(
+        self, operations: Sequence[Operation], identity: Identity, retry: Retry, on_phase: OnPhase | None
+    ) -> Commit:
+        return commit(self.lake.commit_context(self.ident, on_phase), operations, identity, retry)
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """A table that can only be read."""
+
+    source: Source
+
+    def accept(self, *_given: Any, **_named: Any) -> NoReturn:
+        raise InvalidInput(
+            f"This is {self.source.ident} as it was at one instant, which can only be read",
+            advice="Write to lake.table(…)",
+        )
+
+    identify = run = change = accept
+
+
+def _default_retry(metadata: TableMetadata) -> Retry:
+    # An invalid commit.retry.* property must not stop the very change that corrects it.
+    try:
+        return from_properties(metadata.properties)
+    except InvalidInput:
+        return Retry()

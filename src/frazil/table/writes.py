@@ -1,0 +1,286 @@
+"""The verbs that change rows: each makes a statement from its arguments and hands it to the table's destination."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence, Sized
+from dataclasses import replace
+from functools import partial
+
+import pyarrow as pa
+
+from frazil.commit.binding import make_schema_union
+from frazil.commit.intents import UnpartitionedSpec
+from frazil.commit.operations import MetadataChange, Write
+from frazil.dml.cherry_pick import cherry_pick as pick
+from frazil.dml.engine import ARROW
+from frazil.dml.merge import Merge
+from frazil.dml.row_delta import row_delta as build_row_delta
+from frazil.dml.upsert import key_spec
+from frazil.dml.view import Settings, View
+from frazil.errors import InvalidInput, Unsupported
+from frazil.expr import Filter, parse_filter
+from frazil.format.schemas import evolve
+from frazil.model import Commit, Isolation
+from frazil.stage.rows import opened
+from frazil.table.begin import begin
+from frazil.table.call import Build, Call, Statement
+from frazil.table.destination import Destination
+from frazil.table.options import MODES, UPSERT_MODES, Mode, UpsertMode, WriteOptions, chosen_mode
+
+
+def append(destination: Destination, rows: object, options: WriteOptions) -> Commit:
+    rows = opened(rows)
+    call = begin(destination, "append", options, {}, rows)
+    if call.found is not None:
+        # The count of the commit does not include dropped rows.
+        return call.found if call.settings.on_deleted == "drop" else _same_rows(call.found, rows)
+    if call.merge_schema:
+        rows = call.engine.without_untyped(rows, call.view.metadata.schema())
+    if call.dry_run:
+        return call.preview(_fitting_rows(rows, call))
+    if call.merge_schema:
+        if call.engine is ARROW and not isinstance(rows, pa.RecordBatchReader):
+            # Rows that do not fit are refused now, while the table has its old schema.
+            _fitting_rows(rows, call)
+        call = _grown(destination, call, rows)
+    return destination.run(Statement(call, lambda view, settings: call.engine.append(view, rows, settings)))
+
+
+def overwrite(
+    destination: Destination, rows: object, where: str, case_sensitive: bool, options: WriteOptions
+) -> Commit:
+    rows = opened(rows)
+    call = begin(destination, "overwrite", options, {"where": where}, rows)
+    condition = _condition(where, call, case_sensitive)
+    if call.found is not None:
+        return _same_rows(call.found, rows)
+    return _run_with_rows(
+        destination,
+        call,
+        rows,
+        lambda rows: lambda view, settings: call.engine.overwrite(view, rows, condition, settings),
+    )
+
+
+def replace_partitions(destination: Destination, rows: object, options: WriteOptions) -> Commit:
+    rows = opened(rows)
+    call = begin(destination, "replace_partitions", options, {}, rows)
+    if call.found is not None:
+        return _same_rows(call.found, rows)
+    return _run_with_rows(
+        destination,
+        call,
+        rows,
+        lambda rows: lambda view, settings: call.engine.replace_partitions(view, rows, settings),
+    )
+
+
+def delete(
+    destination: Destination, where: str, mode: Mode | None, on_added: str, case_sensitive: bool, options: WriteOptions
+) -> Commit:
+    if on_added not in ("abort", "include"):
+        raise InvalidInput(f"on_added must be 'abort' or 'include', not {on_added!r}")
+    call = begin(destination, "delete", options, {"where": where})
+    condition = _condition(where, call, case_sensitive)
+    if call.found is not None:
+        return call.found
+    chosen = chosen_mode(mode, call.view.metadata, "write.delete.mode", MODES, "copy-on-write")
+    statement = Statement(call, lambda view, settings: call.engine.delete(view, condition, settings, chosen))
+    return _run(destination, _including_added(statement) if on_added == "include" else statement)
+
+
+def _including_added(statement: Statement) -> Statement:
+    """A delete of whole files that is evaluated again on a new head, so that it deletes rows added concurrently."""
+    # At snapshot isolation, rows that were added concurrently would not be noticed.
+    settings = replace(statement.call.settings, isolation=Isolation.SERIALIZABLE)
+    return Statement(
+        replace(statement.call, settings=settings), partial(_whole_files, statement.build), reevaluates=True
+    )
+
+
+def _whole_files(build: Build, view: View, settings: Settings) -> Write:
+    write = build(view, settings)
+    if write.added or write.deletes:
+        view.storage.delete(write.staged_paths)
+        raise InvalidInput(
+            "on_added='include' is for deletes of whole files, and this one matches files in part",
+            advice="Leave on_added out, or delete by a condition on the partition columns",
+        )
+    return write
+
+
+def update(
+    destination: Destination,
+    assignments: Mapping[str, object],
+    where: str,
+    mode: Mode | None,
+    case_sensitive: bool,
+    options: WriteOptions,
+) -> Commit:
+    is_mapping = isinstance(assignments, Mapping)
+    shown = {str(name): repr(value) for name, value in assignments.items()} if is_mapping else {}
+    call = begin(destination, "update", options, {"where": where, "set": shown})
+    condition = _condition(where, call, case_sensitive)
+    if call.found is not None:
+        return call.found
+    chosen = chosen_mode(mode, call.view.metadata, "write.update.mode", MODES, "copy-on-write")
+    return _run(
+        destination,
+        Statement(call, lambda view, settings: call.engine.update(view, assignments, condition, settings, chosen)),
+    )
+
+
+def upsert(destination: Destination, rows: object, mode: UpsertMode | None, options: WriteOptions) -> Commit:
+    rows = opened(rows)
+    call = begin(destination, "upsert", options, {}, rows)
+    if call.found is not None:
+        return _same_rows(call.found, rows)
+    chosen = chosen_mode(mode, call.view.metadata, "frazil.upsert.mode", UPSERT_MODES, "equality")
+    return _run_with_rows(
+        destination,
+        call,
+        rows,
+        lambda rows: lambda view, settings: call.engine.upsert(view, rows, settings, chosen),
+        by_key=chosen == "equality",
+    )
+
+
+def merge(
+    destination: Destination, source: object, mode: Mode | None, options: WriteOptions, plan: Merge, evolves: bool
+) -> Commit:
+    rows = opened(source)
+    shown = {"on": str(plan.on), "clauses": [str(each) for each in plan.clauses]}
+    call = begin(destination, "merge", options, shown, rows, needs_spark=True)
+    if call.found is not None:
+        return call.found
+    call = replace(call, merge_schema=call.merge_schema or evolves)
+    chosen = chosen_mode(mode, call.view.metadata, "write.merge.mode", MODES, "copy-on-write")
+    return _run_with_rows(
+        destination,
+        call,
+        rows,
+        lambda rows: lambda view, settings: call.engine.merge(view, rows, plan, settings, chosen),
+    )
+
+
+def explain_merge(destination: Destination, source: object, options: WriteOptions, plan: Merge) -> str:
+    call = begin(destination, "merge", options, {}, source, needs_spark=True)
+    return call.engine.explain_merge(call.view, source, plan)
+
+
+def row_delta(
+    destination: Destination,
+    rows: object,
+    positions: Mapping[str, Sequence[int]] | None,
+    keys: object,
+    options: WriteOptions,
+) -> Commit:
+    given = {"rows": rows is not None, "positions": positions is not None, "keys": keys is not None}
+    call = begin(destination, "row_delta", options, given)
+    if call.found is not None:
+        return call.found if rows is None else _same_rows(call.found, rows)
+    return _run_with_rows(
+        destination,
+        call,
+        rows,
+        lambda rows: lambda view, settings: build_row_delta(view, settings, rows=rows, positions=positions, keys=keys),
+        by_key=keys is not None,
+    )
+
+
+def compact(
+    destination: Destination, where: str | None, strategy: str, by: Sequence[str] | None, options: WriteOptions
+) -> Commit:
+    if strategy != "binpack" or by is not None:
+        raise Unsupported("compact() supports only bin-packing in this release", advice="Leave strategy and by out")
+    call = begin(destination, "compact", options, {"where": where})
+    condition = None if where is None else _condition(where, call, case_sensitive=False)
+    if call.found is not None:
+        return call.found
+    return _run(destination, Statement(call, lambda view, settings: call.engine.compact(view, settings, condition)))
+
+
+def cherry_pick(destination: Destination, snapshot: int, options: WriteOptions) -> Commit:
+    call = begin(destination, "cherry_pick", options, {"snapshot": snapshot})
+    if call.found is not None:
+        return call.found
+    return _run(destination, Statement(call, lambda view, settings: pick(view, snapshot, settings)))
+
+
+def _condition(where: str, call: Call, case_sensitive: bool) -> Filter:
+    if where is None:
+        raise InvalidInput("where is missing", advice='Write where="true" to mean every row')
+    return parse_filter(where, call.view.metadata.schema(), case_sensitive=case_sensitive)
+
+
+def _run(destination: Destination, statement: Statement) -> Commit:
+    if statement.call.dry_run:
+        return _tried(statement)
+    return destination.run(statement)
+
+
+def _tried(statement: Statement) -> Commit:
+    """What the statement would do: its files are staged and deleted again."""
+    write = statement.write()
+    statement.call.view.storage.delete(write.staged_paths)
+    return statement.call.preview(write.rows.inserted, write.rows.updated, write.rows.deleted)
+
+
+def _run_with_rows(
+    destination: Destination, call: Call, rows: object, make: Callable[[object], Build], *, by_key: bool = False
+) -> Commit:
+    """Run a write of rows, with ``merge_schema`` on a table whose schema has their columns."""
+    if call.merge_schema and rows is not None:
+        metadata = call.view.metadata
+        rows = call.engine.without_untyped(rows, metadata.schema())
+        grown = call.after(make_schema_union(metadata, call.engine.row_schema(rows, metadata.schema())))
+        if call.dry_run:
+            call = grown
+        elif grown.view.metadata.current_schema_id != metadata.current_schema_id:
+            if call.engine is ARROW and not isinstance(rows, pa.RecordBatchReader):
+                # Rows that do not fit are refused while the table has its old schema. A stream is read only once.
+                _tried(Statement(_with_key_spec(grown, by_key), make(rows)))
+            call = _grown(destination, call, rows)
+    return _run(destination, Statement(_with_key_spec(call, by_key), make(rows)))
+
+
+def _grown(destination: Destination, call: Call, rows: object) -> Call:
+    """The call on the table with the columns of the rows.
+
+    The columns are committed before any row is staged: files have ids that the catalog has confirmed (rule P16).
+    """
+    metadata = call.view.metadata
+    union = make_schema_union(metadata, call.engine.row_schema(rows, metadata.schema()))
+    destination.change(MetadataChange(metadata.uuid, union), metadata, retry=call.retry)
+    return call.on(destination.source.metadata())
+
+
+def _with_key_spec(call: Call, by_key: bool) -> Call:
+    """Deletes by key apply to every partition only in a spec without partitions (rule P21)."""
+    if by_key and key_spec(call.view.metadata) is None:
+        return call.after(UnpartitionedSpec())
+    return call
+
+
+def _same_rows(found: Commit, rows: object) -> Commit:
+    """The earlier commit, unless this call has another number of rows. A stream of rows is not counted."""
+    before = found.rows_inserted + found.rows_updated
+    # A dict of columns has as many items as columns.
+    count = len(rows) if isinstance(rows, Sized) and not isinstance(rows, Mapping) else before
+    if count != before:
+        raise InvalidInput(
+            f"The commit id {found.commit_id!r} was already used on this table for {before} rows, "
+            f"and this call has {count}",
+            advice="A commit id names one write; repeat it only to repeat that write",
+        )
+    return found
+
+
+def _fitting_rows(rows: object, call: Call) -> int:
+    """How many rows there are. Raises SchemaMismatch for a row that does not fit the schema, grown by merge_schema."""
+    metadata = call.view.metadata
+    schema = metadata.schema()
+    if call.merge_schema:
+        evolved = evolve(schema, metadata.last_column_id, call.engine.row_schema(rows, schema))
+        schema = evolved[0] if evolved is not None else schema
+    return call.engine.count_fitting(rows, schema)
