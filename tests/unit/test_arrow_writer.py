@@ -31,7 +31,7 @@ from frazil.format.schemas import arrow_schema, to_schema
 from frazil.format.storage import Storage
 from frazil.model import DataFile
 from frazil.stage import arrow
-from frazil.stage.arrow import StagedFiles, abort, stage
+from frazil.stage.arrow import StagedFiles, stage
 
 UTC = dt.UTC
 
@@ -661,15 +661,6 @@ def test_files_that_cannot_be_made_durable_are_removed(tmp_path: Path) -> None:
     with pytest.raises(FrazilError, match="Cannot sync"):
         stage([{"p": 1}], metadata=table(tmp_path, "p int"), storage=_NoSync())
     assert files_under(tmp_path) == []
-
-
-def test_abort_removes_the_files(tmp_path: Path) -> None:
-    storage = Storage()
-    staged = stage([{"p": n} for n in range(3)], metadata=table(tmp_path, "p int", ["p"]), storage=storage)
-    assert len(files_under(tmp_path)) == 3
-    assert abort(staged, storage) == []
-    assert files_under(tmp_path) == []
-    assert abort(staged, storage) == []
 
 
 def test_memory_lakes_are_written_too() -> None:

@@ -34,7 +34,6 @@ _SAME_STORE = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
 class FileInfo:
     path: str
     size: int
-    modified_ms: int
 
 
 class Backend(Protocol):
@@ -305,8 +304,7 @@ class LocalBackend:
         for folder, _, names in os.walk(local_path(prefix)):
             for name in names:
                 full = os.path.join(folder, name)
-                stat = os.stat(full)
-                yield FileInfo(full, stat.st_size, stat.st_mtime_ns // 1_000_000)
+                yield FileInfo(full, os.stat(full).st_size)
 
     def _create(self, target: str) -> int:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
@@ -375,7 +373,7 @@ class MemoryBackend:
         with self._lock:
             found = [(path, len(data)) for path, data in self._files.items() if path.startswith(prefix)]
         for path, size in found:
-            yield FileInfo(path, size, 0)
+            yield FileInfo(path, size)
 
 
 class _MemoryFile(io.BytesIO):
@@ -435,7 +433,7 @@ class RemoteBackend:
         root = prefix[: len(prefix) - len(key)]
         for info in fs.get_file_info(pafs.FileSelector(key.rstrip("/"), recursive=True, allow_not_found=True)):
             if info.type == pafs.FileType.File:
-                yield FileInfo(root + info.path, info.size, int((info.mtime_ns or 0) // 1_000_000))
+                yield FileInfo(root + info.path, info.size)
 
 
 def _with_s3_defaults(properties: Mapping[str, str]) -> dict[str, str]:

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from urllib.parse import unquote
 
 from frazil.errors import Unsupported
-from frazil.format.storage import canonical, is_local, local_path
+from frazil.format.storage import is_local, local_path
 
 # Hadoop's names for the stores that metadata calls otherwise.
 _TO_HADOOP = {"s3": "s3a", "s3n": "s3a", "gcs": "gs"}
@@ -49,13 +48,6 @@ def uris(path: str) -> tuple[str, ...]:
     """Every way in which it may say so: Hadoop writes a local file with one slash or with three."""
     said = uri(path)
     return (said, f"file://{said[5:]}") if said.startswith("file:/") else (said,)
-
-
-def from_spark(said: str) -> str:
-    """The path, as metadata would have it, of a file that Spark names by its URI."""
-    if is_local(said):
-        return local_path(unquote(said))
-    return canonical(unquote(said))
 
 
 def is_hidden(path: str) -> bool:

@@ -159,11 +159,6 @@ def _runs_by_file(files: tuple[DataFile, ...], runs: list[Run]) -> dict[str, tup
     return found
 
 
-def abort(staged: StagedFiles, storage: Storage) -> list[str]:
-    """Remove files that will never be committed; returns those that could not be removed (orphans)."""
-    return storage.delete([file.file_path for file in staged.files])
-
-
 # What depends on the table only, computed once
 
 
