@@ -48,6 +48,7 @@ from frazil.errors import CorruptMetadata, InvalidInput, StorageError, Unsupport
 from frazil.format.storage import Storage
 from frazil.on_spark import file_columns, paths
 from frazil.on_spark import scan as scanning
+from frazil.on_spark.hashing import distinct_hashes, hash_int, hash_string
 from frazil.on_spark.scan import FILE, POSITION, numbers_of, read_tasks, relation, scan_to_spark
 from frazil.read.scan import Scan
 from unit.written import Written
@@ -711,3 +712,22 @@ def test_filters_reach_parquet_and_only_needed_columns_are_read(tmp_path: Path, 
         text = explained(scan_to_spark(table.scan(f"{name} > 3", ("id",)), spark))
         assert "GreaterThan(a,3)" in text
         assert "struct<id:bigint,a:int>" in text
+
+
+@pytest.mark.parametrize("length", [0, 1, 3, 4, 7, 8, 31, 32, 33, 64, 200])
+def test_the_driver_computes_the_hashes_that_spark_computes(spark: Any, length: int) -> None:
+    text = ("s3a://bücket/a%20b/" * 20)[:length]
+    row = spark.sql(
+        f"select xxhash64('{text}') plain, xxhash64('{text}', 3) salted, xxhash64('{text}', -1) negative"
+    ).collect()[0]
+    unsigned = [each % (1 << 64) for each in row]
+    assert unsigned == [hash_string(text), hash_int(3, hash_string(text)), hash_int(-1, hash_string(text))]
+
+
+def test_hashes_differ_also_with_a_row_number_in_them() -> None:
+    names = [f"/data/{number}.parquet" for number in range(2_000)]
+    # 23 of 64 bits are left to tell 2,000 names apart: no salt does it at once for sure.
+    salt, hashes = distinct_hashes(names, 1 << 41)
+    assert hashes.keys() == set(names)
+    assert len({each >> 41 for each in hashes.values()}) == len(names)
+    assert all(hashes[each] % (1 << 64) == hash_int(salt, hash_string(each)) for each in names)

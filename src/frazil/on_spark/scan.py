@@ -42,7 +42,7 @@ from frazil.on_spark.file_columns import (
     read_schema,
     types_by_id,
 )
-from frazil.on_spark.hashing import told_apart
+from frazil.on_spark.hashing import distinct_hashes
 from frazil.on_spark.session import Frame, Session, checked, held, is_connect, local, setting, without_origins
 from frazil.on_spark.types import spark_schema
 from frazil.read.arrow import partition_values
@@ -157,7 +157,7 @@ class _Marks:
             return _Marks(tuple((size << bits,) for size in sizes), longest, bits, None)
         copies = _copies(tasks)
         names = [_spelled(task, copy) for task, copy in zip(tasks, copies, strict=True)]
-        salt, hashes = told_apart({name for each in names for name in each}, longest)
+        salt, hashes = distinct_hashes({name for each in names for name in each}, longest)
         return _Marks(tuple(tuple(hashes[name] for name in each) for each in names), longest, bits, salt)
 
     def column(self, copy: int) -> SparkColumn:
