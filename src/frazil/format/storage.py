@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
+import itertools
 import os
 import re
 import threading
@@ -109,10 +110,29 @@ class Storage:
         with _translated("read", path):
             return self._backend(path).read(path)
 
-    def write(self, path: str, data: bytes) -> None:
-        """Create the file, durably."""
+    def write(self, path: str, data: bytes, *, sync_folder: bool = True) -> None:
+        """Create the file, durably.
+
+        ``sync_folder=False`` leaves out the fsync of its folder, which every file of a folder can share: the file's
+        data is durable, its name only after ``sync_folders`` or after the next durable write into the same folder.
+        """
         with _translated("write", path):
-            self._backend(path).write(path, data)
+            backend = self._backend(path)
+            if isinstance(backend, LocalBackend):
+                backend.write(path, data, sync_folder=sync_folder)
+            else:
+                backend.write(path, data)
+
+    def sync_folders(self) -> None:
+        """Make every file durable that was written with ``sync_folder=False``: one fsync for each folder, if it is due.
+
+        Call it before anything refers to such a file (rule P6).
+        """
+        with self._lock:
+            local = self._backends.get("file")
+        if isinstance(local, LocalBackend):
+            with _translated("sync", "the folders of new files"):
+                local.sync_folders()
 
     def open_input(self, path: str) -> pa.NativeFile:
         """For random access, as Parquet readers want it."""
@@ -258,11 +278,23 @@ def canonical(location: str) -> str:
 
 
 class LocalBackend:
+    """The local file system.
+
+    A file written without its folder gets a number once it is there; a sync of the folder covers every number that was
+    given out before it began. So threads need no lock, and a folder is synced once too often at worst.
+    """
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count(1)
+        self._unsynced: dict[str, int] = {}
+        """Folder → the number of the last file that was written without it."""
+        self._synced: dict[str, int] = {}
+
     def read(self, path: str) -> bytes:
         with open(local_path(path), "rb") as file:
             return file.read()
 
-    def write(self, path: str, data: bytes) -> None:
+    def write(self, path: str, data: bytes, *, sync_folder: bool = True) -> None:
         target = local_path(path)
         fd = self._create(target)
         try:
@@ -276,7 +308,27 @@ class LocalBackend:
                 os.unlink(target)
             raise
         os.close(fd)
-        _fsync_folder(os.path.dirname(target))
+        folder = os.path.dirname(target)
+        if sync_folder:
+            self._sync_folder(folder)
+        else:
+            self._unsynced[folder] = next(self._numbers)
+
+    def sync_folders(self) -> None:
+        """Sync every folder with files whose names may not be durable yet."""
+        for folder, number in list(self._unsynced.items()):
+            if number > self._synced.get(folder, 0):
+                try:
+                    self._sync_folder(folder)
+                except FileNotFoundError:
+                    # A table that was purged: with the folder its files are gone.
+                    self._synced[folder] = number
+
+    def _sync_folder(self, folder: str) -> None:
+        number = self._unsynced.get(folder)
+        _fsync_folder(folder)
+        if number is not None:
+            self._synced[folder] = number
 
     def open_input(self, path: str) -> pa.NativeFile:
         return pa.OSFile(local_path(path), "rb")
@@ -295,7 +347,7 @@ class LocalBackend:
             finally:
                 os.close(fd)
         for folder in {os.path.dirname(target) for target in targets}:
-            _fsync_folder(folder)
+            self._sync_folder(folder)
 
     def delete(self, path: str) -> None:
         os.unlink(local_path(path))

@@ -24,10 +24,15 @@ _CODEC: Literal["zstd"] = "zstd"
 _LARGEST = 2**63
 
 
-def write_lineage(storage: Storage, runtime: Runtime, metadata: TableMetadata, lineage: Lineage) -> str:
-    """Write it, durably, to a fresh file in the table's metadata folder; returns the path."""
+def write_lineage(
+    storage: Storage, runtime: Runtime, metadata: TableMetadata, lineage: Lineage, *, sync_folder: bool = True
+) -> str:
+    """Write it, durably, to a fresh file in the table's metadata folder; returns the path.
+
+    ``sync_folder``: as for ``Storage.write``.
+    """
     path = f"{metadata.metadata_folder}/{runtime.new_uuid()}-lineage.json.zst"
-    storage.write(path, _compressed(_to_json(lineage)))
+    storage.write(path, _compressed(_to_json(lineage)), sync_folder=sync_folder)
     return path
 
 
