@@ -47,7 +47,7 @@ from frazil.errors import CorruptMetadata, InvalidInput, StorageError, Unsupport
 from frazil.expr import parse_filter
 from frazil.format.metadata import TableMetadata
 from frazil.format.storage import Storage
-from frazil.read.arrow import Reading, read_task
+from frazil.read.arrow import ReadContext, read_task
 from frazil.read.prefetch import in_order
 from frazil.read.scan import Scan, resolve_snapshot
 from unit.written import Row, Written
@@ -423,15 +423,15 @@ def test_row_groups_that_cannot_match_are_not_read(table: Written) -> None:
     file = table.data(numbered(*range(100)), row_group=10, statistics=False)
     table.commit(file)
     (task,) = table.scan("id = 55").tasks()
-    reading = Reading.of(table.storage, table.metadata(), IDS)
+    reading = ReadContext.of(table.storage, table.metadata(), IDS)
     assert [batch.to_pylist() for batch in read_task(task, reading)] == [numbered(55)]
-    from frazil.read.arrow import Opening
+    from frazil.read.arrow import FileReader
     from frazil.read.parquet import opened
 
     with opened(table.storage, file) as parquet:
-        assert list(Opening(task, reading, parquet)._runs()) == [([5], 50)]
+        assert list(FileReader(task, reading, parquet)._runs()) == [([5], 50)]
         (every,) = table.scan("name like '%5'").tasks()
-        assert list(Opening(every, reading, parquet)._runs()) == [(list(range(10)), 0)]
+        assert list(FileReader(every, reading, parquet)._runs()) == [(list(range(10)), 0)]
 
 
 def test_columns_come_in_the_order_asked_for_and_bad_ones_are_refused(tmp_path: Path) -> None:

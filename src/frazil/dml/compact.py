@@ -15,7 +15,7 @@ from frazil.errors import InvalidInput
 from frazil.expr import Filter, parse_filter
 from frazil.format.partitions import partition_identity
 from frazil.model import Content
-from frazil.read.arrow import Reading
+from frazil.read.arrow import ReadContext
 from frazil.read.plan import FileTask
 from frazil.read.positions import rows_with_positions
 
@@ -51,11 +51,11 @@ def compact(view: View, settings: Settings, where: Filter | None = None) -> Writ
     """
     how = packing(view, settings)
     with Draft(view, replace(settings, options=how.for_files)) as draft:
-        for group in groups_of(chosen_files(view, where), how, lambda task: _has_deletes(task, draft.reading)):
+        for group in groups_of(chosen_files(view, where), how, lambda task: _has_deletes(task, draft.read_context)):
             view.check_size(group, "compact")
             for task in group:
                 draft.remove(task)
-            draft.copy(_rows(group, draft.reading), group[0].file, is_sorted=len(group) == 1)
+            draft.copy(_rows(group, draft.read_context), group[0].file, is_sorted=len(group) == 1)
         draft.drop_unneeded_deletes()
         return draft.finished(Kind.REWRITE, RowCounts())
 
@@ -66,9 +66,9 @@ def chosen_files(view: View, where: Filter | None) -> list[FileTask]:
     return [replace(task, residual=None) for task in view.tasks(chosen)]
 
 
-def _rows(tasks: list[FileTask], reading: Reading) -> Pieces:
+def _rows(tasks: list[FileTask], context: ReadContext) -> Pieces:
     for task in tasks:
-        for batch, numbers in rows_with_positions(task, reading):
+        for batch, numbers in rows_with_positions(task, context):
             yield task.file.file_path, batch, numbers
 
 
@@ -97,11 +97,11 @@ def _packed(tasks: list[FileTask], target: int) -> Iterator[list[FileTask]]:
     yield group
 
 
-def _has_deletes(task: FileTask, reading: Reading) -> bool:
+def _has_deletes(task: FileTask, context: ReadContext) -> bool:
     """Whether some delete takes rows out of it; one by key counts without a look at the rows."""
     if any(ref.file.content == Content.EQUALITY_DELETES for ref in task.deletes):
         return True
-    return bool(reading.deletes.positions(task.deletes, task.file.file_path))
+    return bool(context.deletes.positions(task.deletes, task.file.file_path))
 
 
 def _whole(text: str | None, name: str, default: int) -> int:

@@ -25,7 +25,7 @@ def take_out_matching(draft: Draft, where: Filter, mode: Mode) -> int:
     tasks = draft.view.tasks(where)
     draft.view.check_size((task for task in tasks if task.residual is not None), "delete")
     for task in tasks:
-        rows = matching_positions(task, draft.reading)
+        rows = matching_positions(task, draft.read_context)
         draft.take_out(task, rows, mode)
         count += len(rows)
     return count

@@ -18,7 +18,7 @@ from frazil.commit.operations import Kind, Read, RowCounts, Write
 from frazil.dml.view import MERGE_ON_READ, Mode, Settings, View
 from frazil.expr import Filter, parse_filter
 from frazil.model import Content, DataFile, Predicate, Run
-from frazil.read.arrow import Reading, count_task
+from frazil.read.arrow import ReadContext, count_task
 from frazil.read.deletes import Keys
 from frazil.read.plan import FileTask, has_deletes, named_file, plan
 from frazil.read.positions import rows_with_matches
@@ -88,7 +88,7 @@ class Draft:
             self.mark(task.file, rows)
         else:
             self.remove(task)
-            self.copy(_others(task, self.reading, keys), task.file)
+            self.copy(_others(task, self.read_context, keys), task.file)
 
     def live_rows(self, task: FileTask) -> int:
         """How many rows of the file no delete takes out. It is opened only where deletes by key apply."""
@@ -179,17 +179,17 @@ class Draft:
     # Reading
 
     @cached_property
-    def reading(self) -> Reading:
+    def read_context(self) -> ReadContext:
         """For all columns of the current schema. Delete files are read once for the whole draft."""
-        return self.view.reading()
+        return self.view.read_context()
 
     @cached_property
-    def _counting(self) -> Reading:
+    def _counting(self) -> ReadContext:
         return self.narrowed(Schema())
 
-    def narrowed(self, schema: Schema) -> Reading:
+    def narrowed(self, schema: Schema) -> ReadContext:
         """For other columns."""
-        return replace(self.reading, schema=schema)
+        return replace(self.read_context, schema=schema)
 
     # The end
 
@@ -243,9 +243,9 @@ def _joined(own: Rows, others: list[Rows]) -> Rows:
     return ChainMap(*(cast("dict[str, BitMap64]", each) for each in (own, *others))) if others else own
 
 
-def _others(task: FileTask, reading: Reading, keys: Keys | None) -> Pieces:
+def _others(task: FileTask, context: ReadContext, keys: Keys | None) -> Pieces:
     """The live rows of a file that do not match."""
-    for batch, numbers, matching in rows_with_matches(task, reading, keys):
+    for batch, numbers, matching in rows_with_matches(task, context, keys):
         stay = pc.invert(matching)
         yield task.file.file_path, batch.filter(stay), numbers.filter(stay)
 

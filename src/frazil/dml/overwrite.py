@@ -75,7 +75,7 @@ def replace_partitions(view: View, rows: object, settings: Settings) -> Write:
         deleted = 0
         for task in view.tasks(where):
             task = decided(task, spec.spec_id, partitions)
-            rows_of_file = matching_positions(task, draft.reading)
+            rows_of_file = matching_positions(task, draft.read_context)
             draft.take_out(task, rows_of_file, COPY_ON_WRITE)
             deleted += len(rows_of_file)
         counts = RowCounts(inserted=staged.rows, deleted=deleted)

@@ -51,7 +51,7 @@ def _take_out(draft: Draft, positions: Mapping[str, Sequence[int]], *, live_on: 
         task = live.get(path)
         if task is None:
             raise InvalidInput(f"The table {view.table} has no data file {path!r} on the branch {view.branch!r}")
-        rows = _rows(task, numbers) & matching_positions(task, draft.reading)
+        rows = _rows(task, numbers) & matching_positions(task, draft.read_context)
         if rows:
             draft.mark(task.file, rows)
             if live_on:

@@ -41,7 +41,7 @@ def _changed(
     draft.view.check_size(tasks, "update")
     for task in tasks:
         rows = BitMap64()
-        for batch, numbers in rows_with_positions(task, draft.reading):
+        for batch, numbers in rows_with_positions(task, draft.read_context):
             rows |= bitmap(numbers)
             yield new_values.apply(batch)
         if rows:

@@ -100,13 +100,13 @@ def _by_looking(draft: Draft, incoming: _Incoming, count: int, mode: UpsertMode)
     keys = Keys.of(incoming.field_ids, list(columns.values()))
     where = near_keys(view.schema, columns)
     how = COPY_ON_WRITE if mode == "copy-on-write" else MERGE_ON_READ
-    reading = draft.narrowed(incoming.key_schema)
+    context = draft.narrowed(incoming.key_schema)
     there: list[pa.RecordBatch] = []
     replaced = 0
     tasks = view.tasks(where)
     view.check_size(tasks, "upsert")
     for task in tasks:
-        rows = bitmap(_found(task, reading, keys, there))
+        rows = bitmap(_found(task, context, keys, there))
         draft.take_out(task, rows, how, keys)
         if rows:
             draft.move(task.file.file_path, rows)
@@ -117,9 +117,9 @@ def _by_looking(draft: Draft, incoming: _Incoming, count: int, mode: UpsertMode)
     return draft.finished(Kind.UPSERT, counts, reads=(Read(where, keys),), keys=incoming.field_ids)
 
 
-def _found(task: FileTask, reading: Any, keys: Keys, there: list[pa.RecordBatch]) -> Array:
+def _found(task: FileTask, context: Any, keys: Keys, there: list[pa.RecordBatch]) -> Array:
     numbers: list[Array] = []
-    for batch, found in rows_with_positions(task, reading, keys):
+    for batch, found in rows_with_positions(task, context, keys):
         there.append(batch)
         numbers.append(found)
     return arrow.concat_arrays(numbers) if numbers else arrow.array([], pa.int64())

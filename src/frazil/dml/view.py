@@ -14,7 +14,7 @@ from frazil.expr import Filter
 from frazil.format.metadata import TableMetadata
 from frazil.format.storage import Storage
 from frazil.model import Isolation, Snapshot
-from frazil.read.arrow import Reading
+from frazil.read.arrow import ReadContext
 from frazil.read.plan import FileTask, plan
 from frazil.runtime import Runtime
 
@@ -70,9 +70,9 @@ class View:
                 f"the table property {MAX_BYTES}",
             )
 
-    def reading(self, schema: Schema | None = None) -> Reading:
+    def read_context(self, schema: Schema | None = None) -> ReadContext:
         """For rows in the current schema, or in a part of it."""
-        return Reading.of(self.storage, self.metadata, self.schema if schema is None else schema)
+        return ReadContext.of(self.storage, self.metadata, self.schema if schema is None else schema)
 
 
 def _limit(metadata: TableMetadata) -> int:

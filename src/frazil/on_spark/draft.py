@@ -285,7 +285,7 @@ class _Uncopied(Mapping[str, BitMap64]):
 
 def _others(task: FileTask, gone: BitMap64, draft: SparkDraft) -> Pieces:
     """The live rows of a file that are not among these."""
-    for batch, numbers in rows_with_positions(task, draft.reading):
+    for batch, numbers in rows_with_positions(task, draft.read_context):
         stay: Any = pa.array([number not in gone for number in numbers.to_pylist()], pa.bool_())  # type: ignore[operator]
         yield task.file.file_path, batch.filter(stay), numbers.filter(stay)
 

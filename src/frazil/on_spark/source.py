@@ -39,7 +39,7 @@ from frazil.format.storage import Storage
 from frazil.model import DataFile
 from frazil.on_spark.session import Session, checked
 from frazil.on_spark.types import spark_schema
-from frazil.read.arrow import Reading, read_task
+from frazil.read.arrow import ReadContext, read_task
 from frazil.read.changes import Step, difference, find_snapshot, steps_between
 from frazil.read.plan import FileTask, plan
 from frazil.read.scan import resolve_snapshot, select_columns
@@ -255,9 +255,9 @@ def _partitions(tasks: Sequence[FileTask], metadata: TableMetadata) -> list[_Fil
 
 
 def _read(files: _Files, columns: Schema, shape: pa.Schema, storage: Storage) -> Iterator[pa.RecordBatch]:
-    reading = Reading.of(storage, files.metadata, columns)
+    context = ReadContext.of(storage, files.metadata, columns)
     for task in files.tasks:
-        for batch in read_task(task, reading):
+        for batch in read_task(task, context):
             arrays = [_for_spark(column, kind) for column, kind in zip(batch.columns, shape.types, strict=True)]
             yield arrow.RecordBatch.from_arrays(arrays, schema=shape)
 

@@ -44,7 +44,7 @@ _BOUNDED = (
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Reading:
+class ReadContext:
     """What reading any file of a scan needs."""
 
     storage: Storage
@@ -55,35 +55,35 @@ class Reading:
     batch_rows: int = BATCH_ROWS
 
     @staticmethod
-    def of(storage: Storage, metadata: TableMetadata, schema: Schema, batch_rows: int = BATCH_ROWS) -> Reading:
-        return Reading(storage, metadata, schema, Deletes(storage, metadata), batch_rows)
+    def of(storage: Storage, metadata: TableMetadata, schema: Schema, batch_rows: int = BATCH_ROWS) -> ReadContext:
+        return ReadContext(storage, metadata, schema, Deletes(storage, metadata), batch_rows)
 
     @property
     def arrow_schema(self) -> pa.Schema:
         return schema_to_pyarrow(self.schema, include_field_ids=False)
 
 
-def read_task(task: FileTask, reading: Reading) -> Iterator[pa.RecordBatch]:
+def read_task(task: FileTask, context: ReadContext) -> Iterator[pa.RecordBatch]:
     """The rows of one file that are live and match, as the wanted columns."""
-    with opened(reading.storage, task.file) as parquet:
-        opening = Opening(task, reading, parquet)
-        projection = opening.projection()
-        for piece in opening.pieces():
+    with opened(context.storage, task.file) as parquet:
+        reader = FileReader(task, context, parquet)
+        projection = reader.projection()
+        for piece in reader.pieces():
             rows = piece.batch if piece.matching is None else piece.batch.filter(piece.matching)
             if rows.num_rows:
                 yield projection.rows(rows)
 
 
-def count_task(task: FileTask, reading: Reading) -> int:
+def count_task(task: FileTask, context: ReadContext) -> int:
     """How many rows of one file are live and match, from metadata where that is exact."""
     if task.residual is None:
         if not task.deletes:
             return task.file.record_count
-        if not reading.deletes.keys(task.deletes):
-            gone = reading.deletes.positions(task.deletes, task.file.file_path)
+        if not context.deletes.keys(task.deletes):
+            gone = context.deletes.positions(task.deletes, task.file.file_path)
             return task.file.record_count - gone.distinct(task.file.record_count)
-    with opened(reading.storage, task.file) as parquet:
-        pieces = Opening(task, reading, parquet).pieces()
+    with opened(context.storage, task.file) as parquet:
+        pieces = FileReader(task, context, parquet).pieces()
         return sum(piece.batch.num_rows if piece.matching is None else piece.matching.true_count for piece in pieces)
 
 
@@ -100,24 +100,24 @@ class Piece:
     """True for each live row that is wanted; None: all."""
 
 
-class Opening:
+class FileReader:
     """One open file, and what to do with its batches. ``wanted_keys``: only rows with such a key match."""
 
     def __init__(
-        self, task: FileTask, reading: Reading, parquet: pq.ParquetFile, wanted_keys: Keys | None = None
+        self, task: FileTask, context: ReadContext, parquet: pq.ParquetFile, wanted_keys: Keys | None = None
     ) -> None:
         self._task = task
-        self._reading = reading
+        self._context = context
         self._parquet = parquet
-        self.layout = file_layout(parquet, task.file.file_path, reading.metadata.name_mapping)
-        self.missing = partition_values(task.file, reading.metadata)
-        self._positions: Positions = reading.deletes.positions(task.deletes, task.file.file_path)
-        self._keys: list[Keys] = reading.deletes.keys(task.deletes)
+        self.layout = file_layout(parquet, task.file.file_path, context.metadata.name_mapping)
+        self.missing = partition_values(task.file, context.metadata)
+        self._positions: Positions = context.deletes.positions(task.deletes, task.file.file_path)
+        self._keys: list[Keys] = context.deletes.keys(task.deletes)
         self._wanted_keys = wanted_keys
 
     def projection(self) -> Projection:
         """From the file's columns to those that the reading wants."""
-        return Projection(self.layout, self._reading.schema, self.missing)
+        return Projection(self.layout, self._context.schema, self.missing)
 
     def pieces(self, *, every_row: bool = False) -> Iterator[Piece]:
         """The file's rows in order; row groups without a match are left out, unless every row is asked for."""
@@ -126,14 +126,14 @@ class Opening:
         for groups, start in everything if every_row else self._runs():
             position = start
             for batch in self._parquet.iter_batches(
-                batch_size=self._reading.batch_rows, row_groups=groups, columns=columns
+                batch_size=self._context.batch_rows, row_groups=groups, columns=columns
             ):
                 live = self._live(batch, position)
                 yield Piece(batch, position, live, self._matching(batch, live))
                 position += batch.num_rows
 
     def _columns(self) -> list[str]:
-        leaves = self.layout.leaves_for(self._reading.schema)
+        leaves = self.layout.leaves_for(self._context.schema)
         if self._task.residual is not None:
             for field_id in self._task.residual.field_ids:
                 leaves |= self.layout.leaves_of(field_id)
@@ -186,7 +186,7 @@ class Opening:
 
     def _holding(self, keys: Keys, batch: pa.RecordBatch) -> Array:
         """True for each row whose key is one of these."""
-        key_values = self._reading.deletes.key_values
+        key_values = self._context.deletes.key_values
         return keys.holds([key_values(self.layout, batch, field_id, self.missing) for field_id in keys.field_ids])
 
 

@@ -26,7 +26,7 @@ from frazil.format.manifests import DATA_MANIFEST, read_manifest_list
 from frazil.format.metadata import TableMetadata
 from frazil.format.storage import Storage
 from frazil.model import Entry, Lineage, Manifest, Snapshot
-from frazil.read.arrow import Opening, Reading, count_task, read_task
+from frazil.read.arrow import FileReader, ReadContext, count_task, read_task
 from frazil.read.deletes import Positions
 from frazil.read.layout import Array
 from frazil.read.parquet import opened
@@ -186,14 +186,14 @@ class Rows:
     """Which of them; None: all that are live."""
 
 
-def changed_rows(found: Difference, lineage: Lineage | None, reading: Reading) -> list[Rows]:
+def changed_rows(found: Difference, lineage: Lineage | None, context: ReadContext) -> list[Rows]:
     """What became of the rows: those that went first. Files are opened only where row numbers alone do not tell."""
-    live = _Live(reading)
+    live = _Live(context)
     stayed: Mapping[str, BitMap64] = {}
     if lineage is not None:
         stayed = _copied(found, lineage, live)
     elif found.removed and found.added:
-        stayed = _cancelled(found, reading)
+        stayed = _cancelled(found, context)
     marked = [(after, live.of(before), live.of(after)) for before, after in found.kept]
     rows = [
         *(_without(DELETE, task, stayed, live) for task in found.removed),
@@ -208,11 +208,11 @@ def changed_rows(found: Difference, lineage: Lineage | None, reading: Reading) -
 class _Live:
     """The numbers of the live rows of files."""
 
-    def __init__(self, reading: Reading) -> None:
-        self._reading = replace(reading, schema=Schema())
+    def __init__(self, context: ReadContext) -> None:
+        self._context = replace(context, schema=Schema())
 
     def of(self, task: FileTask) -> BitMap64:
-        return matching_positions(task, self._reading)
+        return matching_positions(task, self._context)
 
 
 def _without(kind: str, task: FileTask, stayed: Mapping[str, BitMap64], live: _Live) -> Rows:
@@ -255,15 +255,15 @@ def _range(first: int, length: int) -> BitMap64:
 # Rows of other engines, by their values
 
 
-def _cancelled(found: Difference, reading: Reading) -> dict[str, BitMap64]:
+def _cancelled(found: Difference, context: ReadContext) -> dict[str, BitMap64]:
     """Pairs of equal rows, one of a removed and one of an added file. Memory grows with the rows of removed files."""
     waiting: dict[bytes, list[tuple[str, int]]] = {}
     for task in found.removed:
-        for digest, position in _digests(task, reading):
+        for digest, position in _digests(task, context):
             waiting.setdefault(digest, []).append((task.file.file_path, position))
     stayed: dict[str, BitMap64] = {}
     for task in found.added:
-        for digest, position in _digests(task, reading):
+        for digest, position in _digests(task, context):
             places = waiting.get(digest)
             if places:
                 path, source = places.pop()
@@ -272,8 +272,8 @@ def _cancelled(found: Difference, reading: Reading) -> dict[str, BitMap64]:
     return stayed
 
 
-def _digests(task: FileTask, reading: Reading) -> Iterator[tuple[bytes, int]]:
-    for batch, numbers in rows_with_positions(task, reading):
+def _digests(task: FileTask, context: ReadContext) -> Iterator[tuple[bytes, int]]:
+    for batch, numbers in rows_with_positions(task, context):
         columns = [_plain_values(column) for column in batch.columns]
         places: Any = numbers.to_pylist()
         for position, row in zip(places, zip(*columns, strict=True), strict=True):
@@ -295,19 +295,19 @@ def _plain_values(column: Array) -> list[Any]:
 # Reading
 
 
-def read_rows(rows: Rows, reading: Reading) -> Iterator[pa.RecordBatch]:
+def read_rows(rows: Rows, context: ReadContext) -> Iterator[pa.RecordBatch]:
     """The rows, as the columns that the reading wants."""
     if rows.positions is None:
-        yield from read_task(rows.task, reading)
+        yield from read_task(rows.task, context)
         return
-    with opened(reading.storage, rows.task.file) as parquet:
-        opening = Opening(rows.task, reading, parquet)
-        projection = opening.projection()
-        leaves = opening.layout.leaves_for(reading.schema)
-        columns = [opening.layout.leaves[leaf] for leaf in sorted(leaves)]
+    with opened(context.storage, rows.task.file) as parquet:
+        reader = FileReader(rows.task, context, parquet)
+        projection = reader.projection()
+        leaves = reader.layout.leaves_for(context.schema)
+        columns = [reader.layout.leaves[leaf] for leaf in sorted(leaves)]
         named = Positions.of([memoryview(rows.positions.to_array()).cast("B").cast("q")])
         for group, at in _groups_with(parquet, rows.positions):
-            for batch in parquet.iter_batches(batch_size=reading.batch_rows, row_groups=[group], columns=columns):
+            for batch in parquet.iter_batches(batch_size=context.batch_rows, row_groups=[group], columns=columns):
                 others = named.keep(at, batch.num_rows)
                 if others is not None:
                     yield projection.rows(batch.filter(pc.invert(others)))
@@ -324,8 +324,8 @@ def _groups_with(parquet: Any, positions: BitMap64) -> Iterator[tuple[int, int]]
         first += len(rows)
 
 
-def count_rows(rows: Rows, reading: Reading) -> int:
-    return count_task(rows.task, reading) if rows.positions is None else len(rows.positions)
+def count_rows(rows: Rows, context: ReadContext) -> int:
+    return count_task(rows.task, context) if rows.positions is None else len(rows.positions)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -380,9 +380,9 @@ class Changes:
         """The rows a batch at a time. Closing the iterator stops reading."""
         schema = self.schema
         for found, lineage in self.differences():
-            reading = self._reading()
-            rows = changed_rows(found, lineage, reading)
-            pieces = in_order(rows, lambda each, reading=reading: _tagged(each, reading))  # type: ignore[misc]
+            context = self._context()
+            rows = changed_rows(found, lineage, context)
+            pieces = in_order(rows, lambda each, context=context: _tagged(each, context))  # type: ignore[misc]
             try:
                 for kind, batch in pieces:
                     yield _with_facts(batch, kind, found.step, schema)
@@ -412,21 +412,21 @@ class Changes:
         """How many rows there are. Files are opened only where metadata and row numbers do not say it exactly."""
         total = 0
         for found, lineage in self.differences():
-            reading = self._reading()
-            nothing = replace(reading, schema=Schema())
-            total += sum(count_rows(each, nothing) for each in changed_rows(found, lineage, reading))
+            context = self._context()
+            nothing = replace(context, schema=Schema())
+            total += sum(count_rows(each, nothing) for each in changed_rows(found, lineage, context))
         return total
 
     def __repr__(self) -> str:
         return f"Changes({self.table}, {len(self.steps)} snapshots)"
 
-    def _reading(self) -> Reading:
+    def _context(self) -> ReadContext:
         # One for each snapshot: what is read of its deletes is let go with it.
-        return Reading.of(self.storage, self.metadata, self.columns)
+        return ReadContext.of(self.storage, self.metadata, self.columns)
 
 
-def _tagged(rows: Rows, reading: Reading) -> Iterator[tuple[str, pa.RecordBatch]]:
-    return ((rows.kind, batch) for batch in read_rows(rows, reading))
+def _tagged(rows: Rows, context: ReadContext) -> Iterator[tuple[str, pa.RecordBatch]]:
+    return ((rows.kind, batch) for batch in read_rows(rows, context))
 
 
 def _with_facts(batch: pa.RecordBatch, kind: str, step: Step, schema: pa.Schema) -> pa.RecordBatch:

@@ -22,7 +22,7 @@ from frazil.format.metadata import MAIN, TableMetadata
 from frazil.format.storage import Storage
 from frazil.format.times import iso, milliseconds
 from frazil.model import Snapshot
-from frazil.read.arrow import Reading, count_task, read_task
+from frazil.read.arrow import ReadContext, count_task, read_task
 from frazil.read.plan import Counts, FileTask, ScanPlan, plan
 from frazil.read.prefetch import in_order
 
@@ -79,7 +79,7 @@ class Scan:
     @property
     def schema(self) -> pa.Schema:
         """The Arrow schema of the rows."""
-        return self._reading().arrow_schema
+        return self._context().arrow_schema
 
     @property
     def snapshot_id(self) -> int | None:
@@ -94,13 +94,13 @@ class Scan:
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """The rows a batch at a time; memory stays bounded. Closing the iterator stops reading."""
-        reading = self._reading()
+        context = self._context()
         left = self._limit
         if left == 0:
             return
         # A short look needs no files read ahead.
         ahead = 1 if left is not None else None
-        batches = in_order(self._plan().tasks, lambda task: read_task(task, reading), ahead=ahead)
+        batches = in_order(self._plan().tasks, lambda task: read_task(task, context), ahead=ahead)
         try:
             for batch in batches:
                 if left is not None and batch.num_rows >= left:
@@ -138,10 +138,10 @@ class Scan:
         """How many rows there are. Files are opened only where metadata does not say it exactly."""
         if self._limit == 0:
             return 0
-        reading = self._reading(Schema())
+        context = self._context(Schema())
         total = 0
         for task in self._plan().tasks:
-            total += count_task(task, reading)
+            total += count_task(task, context)
             if self._limit is not None and total >= self._limit:
                 return self._limit
         return total
@@ -202,8 +202,8 @@ class Scan:
             return "none: the table is empty"
         return f"{self.snapshot.snapshot_id} ({self.snapshot.operation}, {iso(self.snapshot.timestamp_ms)})"
 
-    def _reading(self, schema: Schema | None = None) -> Reading:
-        return Reading.of(self._storage, self._metadata, self._wanted if schema is None else schema)
+    def _context(self, schema: Schema | None = None) -> ReadContext:
+        return ReadContext.of(self._storage, self._metadata, self._wanted if schema is None else schema)
 
     def _plan(self) -> ScanPlan:
         # The snapshot is pinned and immutable, so its plan is too.
