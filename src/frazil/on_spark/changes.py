@@ -25,7 +25,7 @@ from frazil.read.arrow import partition_values
 from frazil.read.deletes import Deletes
 from frazil.read.layout import constant
 from frazil.read.plan import FileTask
-from frazil.stage.arrow import Layout, data_file, layout_for
+from frazil.stage.arrow import WriteLayout, data_file, layout_for
 from frazil.stage.deletes import position_deletes
 
 _COPY_BATCH_ROWS = 65_536
@@ -191,11 +191,11 @@ def stage_copies(
     return Copies(tuple(files), runs)
 
 
-def _layout(view: View, task: FileTask, settings: Settings) -> Layout:
+def _layout(view: View, task: FileTask, settings: Settings) -> WriteLayout:
     return layout_for(view.metadata, view.schema, task.file.spec_id, settings.options, "copies")
 
 
-def _source(task: FileTask, group: int, view: View, layout: Layout) -> dict[str, Any]:
+def _source(task: FileTask, group: int, view: View, layout: WriteLayout) -> dict[str, Any]:
     lacking = partition_values(task.file, view.metadata)
     kinds = {int((each.metadata or {})[b"PARQUET:field_id"]): each.type for each in layout.target}
     return {

@@ -62,7 +62,7 @@ from frazil.on_spark.session import Frame, Session, held, remembered, session_of
 from frazil.on_spark.transforms import decode_partition, transformed, with_partition
 from frazil.on_spark.types import FIELD_ID, needs_arrow_writer, spark_type
 from frazil.runtime import SYSTEM, Runtime
-from frazil.stage.arrow import Layout, StagedFiles, data_file, file_schema, layout_for
+from frazil.stage.arrow import StagedFiles, WriteLayout, data_file, file_schema, layout_for
 from frazil.stage.deletes import key_schema
 
 SparkColumn = Any
@@ -163,7 +163,7 @@ class _Job:
     """One write of one frame."""
 
     spark: Session
-    layout: Layout
+    layout: WriteLayout
     metadata: TableMetadata
     storage: Storage
     runtime: Runtime
@@ -475,7 +475,7 @@ def _new_folder(job: _Job) -> Iterator[_Folder]:
 # Spark's own writer
 
 
-def _native_at_all(layout: Layout, spark: Session) -> bool:
+def _native_at_all(layout: WriteLayout, spark: Session) -> bool:
     location = layout.locations.data_path if hasattr(layout.locations, "data_path") else layout.locations.table_location
     writer = layout.settings.writer
     return (

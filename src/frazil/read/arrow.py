@@ -31,7 +31,7 @@ from frazil.format.metadata import TableMetadata
 from frazil.format.storage import Storage
 from frazil.model import DataFile
 from frazil.read.deletes import Deletes, Keys, Positions
-from frazil.read.layout import Array, FileColumn, Layout, Projection, fetch, file_layout
+from frazil.read.layout import Array, FileColumn, FileLayout, Projection, fetch, file_layout
 from frazil.read.parquet import opened
 from frazil.read.plan import FileTask
 
@@ -205,7 +205,7 @@ def partition_values(file: DataFile, metadata: TableMetadata) -> dict[int, Any]:
 # Row groups
 
 
-def _row_group_test(residual: Filter | None, layout: Layout, parquet: pq.ParquetFile) -> Any:
+def _row_group_test(residual: Filter | None, layout: FileLayout, parquet: pq.ParquetFile) -> Any:
     if residual is None:
         return lambda _: True
     columns = {}

@@ -25,7 +25,7 @@ from frazil.errors import CorruptMetadata
 from frazil.format.metadata import TableMetadata
 from frazil.format.storage import Storage
 from frazil.model import PATH_FIELD, POSITION_FIELD, Content, DataFile
-from frazil.read.layout import Array, Layout, convert, fetch, file_layout
+from frazil.read.layout import Array, FileLayout, convert, fetch, file_layout
 from frazil.read.parquet import opened
 from frazil.read.plan import DeleteRef
 
@@ -121,7 +121,7 @@ class Deletes:
             for field_id in field_ids
         ]
 
-    def key_values(self, layout: Layout, batch: pa.RecordBatch, field_id: int, missing: dict[int, Any]) -> Array:
+    def key_values(self, layout: FileLayout, batch: pa.RecordBatch, field_id: int, missing: dict[int, Any]) -> Array:
         """A key column of a data or delete file, in the type keys are compared in."""
         kind = self.key_type(field_id)
         array = fetch(layout, batch, field_id, missing, kind)

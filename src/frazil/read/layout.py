@@ -43,7 +43,7 @@ class FileColumn:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Layout:
+class FileLayout:
     """A file's columns."""
 
     path: str
@@ -103,10 +103,10 @@ def _leaves(column: FileColumn, kind: IcebergType) -> set[int]:
     return everything
 
 
-def file_layout(file: pq.ParquetFile, path: str, mapping: NameMapping | None) -> Layout:
+def file_layout(file: pq.ParquetFile, path: str, mapping: NameMapping | None) -> FileLayout:
     """The file's columns with their ids. Raises InvalidInput for a file without ids when there is no name mapping."""
     columns = columns_of(file.schema_arrow, path, mapping)
-    return Layout(path, columns, tuple(file.schema.column(i).path for i in range(len(file.schema))))
+    return FileLayout(path, columns, tuple(file.schema.column(i).path for i in range(len(file.schema))))
 
 
 def columns_of(schema: pa.Schema, path: str, mapping: NameMapping | None) -> tuple[FileColumn, ...]:
@@ -177,7 +177,7 @@ Missing = Mapping[int, Any]
 class Projection:
     """Turns batches of one file into rows of the wanted schema."""
 
-    def __init__(self, layout: Layout, schema: Schema, missing: Missing) -> None:
+    def __init__(self, layout: FileLayout, schema: Schema, missing: Missing) -> None:
         self._layout = layout
         self._schema = schema
         self._arrow = schema_to_pyarrow(schema, include_field_ids=False)
@@ -249,7 +249,7 @@ def _from_zero(array: Array) -> Array:
     return array if array.offset == 0 else arrow.concat_arrays([array, array.slice(0, 0)])
 
 
-def fetch(layout: Layout, batch: pa.RecordBatch, field_id: int, missing: Missing, target: Any) -> Array:
+def fetch(layout: FileLayout, batch: pa.RecordBatch, field_id: int, missing: Missing, target: Any) -> Array:
     """One field's values over a batch, NULL where a struct around it is."""
     path = layout.find(field_id)
     if path is None:

@@ -163,7 +163,7 @@ def _runs_by_file(files: tuple[DataFile, ...], runs: list[Run]) -> dict[str, tup
 
 
 @dataclass(frozen=True, slots=True)
-class _Settings:
+class _WriterSettings:
     target_bytes: int
     row_group_bytes: int
     row_group_rows: int
@@ -180,7 +180,7 @@ class _Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class WriteLayout:
     """How files of one kind are written for a table."""
 
     schema: Schema
@@ -188,7 +188,7 @@ class Layout:
     order: SortOrder
     target: pa.Schema
     plan: statistics.Plan
-    settings: _Settings
+    settings: _WriterSettings
     locations: LocationProvider
     partition: tuple[_Source, ...]
     sort: tuple[tuple[_Source, SortField], ...]
@@ -209,17 +209,17 @@ def check_writable(metadata: TableMetadata) -> None:
 
 def _layout_of(
     metadata: TableMetadata, options: Mapping[str, str], *, spec_id: int | None = None, purpose: Purpose = "rows"
-) -> Layout:
+) -> WriteLayout:
     spec_id = metadata.default_spec_id if spec_id is None else spec_id
     return layout_for(metadata, metadata.schema(), spec_id, options, purpose)
 
 
 def layout_for(
     metadata: TableMetadata, schema: Schema, spec_id: int, options: Mapping[str, str], purpose: Purpose
-) -> Layout:
+) -> WriteLayout:
     """How files with these columns are written under a spec of the table."""
     check_writable(metadata)
-    return _cached_layout(
+    return _cached_write_layout(
         Same(schema),
         Same(metadata.spec(spec_id)),
         metadata.sort_order().model_dump_json() if metadata.default_sort_order_id else "",
@@ -231,7 +231,7 @@ def layout_for(
 
 
 @lru_cache(maxsize=64)
-def _cached_layout(
+def _cached_write_layout(
     schema_key: Same,
     spec_key: Same,
     order_json: str,
@@ -239,7 +239,7 @@ def _cached_layout(
     properties: tuple[tuple[str, str], ...],
     options: tuple[tuple[str, str], ...],
     purpose: Purpose,
-) -> Layout:
+) -> WriteLayout:
     schema, spec = schema_key.value, spec_key.value
     order = SortOrder.model_validate_json(order_json) if order_json and purpose != "keys" else UNSORTED_SORT_ORDER
     settings = _settings(dict(properties), dict(options))
@@ -252,7 +252,7 @@ def _cached_layout(
         raise InvalidInput(f"The table's location provider cannot be used: {error}") from error
     split_by = spec.fields if purpose != "copies" else ()
     sort_by = order.fields if purpose == "rows" else ()
-    return Layout(
+    return WriteLayout(
         schema,
         spec,
         order,
@@ -294,7 +294,7 @@ _OPTIONS = {
 _CODECS = {"zstd": "zstd", "gzip": "gzip", "snappy": "snappy", "lz4": "lz4", "brotli": "brotli", "uncompressed": "none"}
 
 
-def _settings(properties: dict[str, str], options: Mapping[str, str]) -> _Settings:
+def _settings(properties: dict[str, str], options: Mapping[str, str]) -> _WriterSettings:
     for name, value in options.items():
         if name not in _OPTIONS:
             raise InvalidInput(f"The write option {name!r} is unknown", advice=suggestion(name, _OPTIONS))
@@ -314,7 +314,7 @@ def _settings(properties: dict[str, str], options: Mapping[str, str]) -> _Settin
         # Readers get types and ids from the Parquet schema; Arrow's own copy of it would double a small file's footer.
         "store_schema": False,
     }
-    return _Settings(
+    return _WriterSettings(
         target_bytes=_positive(properties, "write.target-file-size-bytes", 512 * MIB),
         row_group_bytes=_positive(properties, "write.parquet.row-group-size-bytes", 128 * MIB),
         row_group_rows=_positive(properties, "write.parquet.row-group-limit", 1024 * 1024),
@@ -342,7 +342,7 @@ def _whole(properties: Mapping[str, str], name: str, default: int | None) -> int
 # Reading
 
 
-def _conformed(reader: pa.RecordBatchReader, layout: Layout) -> Iterator[pa.RecordBatch]:
+def _conformed(reader: pa.RecordBatchReader, layout: WriteLayout) -> Iterator[pa.RecordBatch]:
     """Non-empty batches in the files' types; for partitioned tables, small ones joined."""
     waiting: list[pa.RecordBatch] = []
     for batch in _read(reader):
@@ -471,7 +471,7 @@ class _Sink:
 class Staging:
     """All files of one call. Not for use by two threads."""
 
-    def __init__(self, layout: Layout, storage: Storage, runtime: Runtime, suffix: str = "") -> None:
+    def __init__(self, layout: WriteLayout, storage: Storage, runtime: Runtime, suffix: str = "") -> None:
         self._suffix = suffix
         self.paths: list[str] = []
         self.done: list[DataFile] = []
@@ -611,7 +611,7 @@ class Staging:
 
 
 def data_file(
-    path: str, size: int, footer: Any, observed: statistics.Observed, layout: Layout, partition: tuple[Any, ...]
+    path: str, size: int, footer: Any, observed: statistics.Observed, layout: WriteLayout, partition: tuple[Any, ...]
 ) -> DataFile:
     """What a manifest says of a file that was written with this layout."""
     found = statistics.file_statistics(footer, layout.plan, observed)

@@ -79,20 +79,20 @@ def conform(batch: pa.RecordBatch, schema: Schema) -> pa.RecordBatch:
 def conform_to(batch: pa.RecordBatch, schema: Schema, target: pa.Schema) -> pa.RecordBatch:
     """The same, typed by ``target``: the schema's own Arrow form, or that of its files, where names may differ."""
     problems = Problems()
-    layout = _layout(Same(schema), batch.schema)
-    problems.lines.extend(layout.problems)
+    matched = _match_columns(Same(schema), batch.schema)
+    problems.lines.extend(matched.problems)
     columns = [
         pa.nulls(batch.num_rows, target.field(position).type)
         if source is None
         else _column(batch.column(source), each, target.field(position).type, "", problems)
-        for position, (each, source) in enumerate(zip(schema.fields, layout.sources, strict=True))
+        for position, (each, source) in enumerate(zip(schema.fields, matched.sources, strict=True))
     ]
     problems.raise_any()
     return pa.RecordBatch.from_arrays([_without_hidden_nulls(each) for each in columns], schema=target)
 
 
 @dataclass(frozen=True, slots=True)
-class _Layout:
+class _ColumnMatch:
     """Which incoming column feeds each of the table's; None: there is none."""
 
     sources: tuple[int | None, ...]
@@ -100,11 +100,11 @@ class _Layout:
 
 
 @lru_cache(maxsize=256)
-def _layout(schema: Same, given: pa.Schema) -> _Layout:
+def _match_columns(schema: Same, given: pa.Schema) -> _ColumnMatch:
     return _match(schema.value.fields, list(given.names), "")
 
 
-def _match(fields: tuple[NestedField, ...], names: list[str], path: str) -> _Layout:
+def _match(fields: tuple[NestedField, ...], names: list[str], path: str) -> _ColumnMatch:
     problems = Problems()
     wanted = {each.name: each for each in fields}
     feeds: dict[str, int] = {}
@@ -123,7 +123,7 @@ def _match(fields: tuple[NestedField, ...], names: list[str], path: str) -> _Lay
         if name not in feeds and each.required:
             detail = "the rows do not have this required column"
             problems.add(_join(path, name), Misfit(detail), each.field_type)
-    return _Layout(tuple(feeds.get(name) for name in wanted), tuple(problems.lines))
+    return _ColumnMatch(tuple(feeds.get(name) for name in wanted), tuple(problems.lines))
 
 
 def _find(name: str, wanted: Iterable[str], names: list[str]) -> str | None:
@@ -205,13 +205,13 @@ def _decoded(array: Any) -> Any:
 
 def _struct(array: Any, kind: StructType, target: Any, name: str, problems: Problems) -> Any:
     names = [array.type.field(position).name for position in range(array.type.num_fields)]
-    layout = _match(kind.fields, names, name)
-    problems.lines.extend(layout.problems)
+    matched = _match(kind.fields, names, name)
+    problems.lines.extend(matched.problems)
     # Flattening puts the struct's own nulls onto its fields, so that values under a null struct are never judged.
     inner = array.flatten()
     hidden = array.null_count
     children = []
-    for position, (each, source) in enumerate(zip(kind.fields, layout.sources, strict=True)):
+    for position, (each, source) in enumerate(zip(kind.fields, matched.sources, strict=True)):
         wanted = target.field(position).type
         if source is None:
             children.append(pa.nulls(len(array), wanted))

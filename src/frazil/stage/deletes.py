@@ -23,7 +23,7 @@ from frazil.format.schemas import Same
 from frazil.format.storage import Storage, storage_error
 from frazil.model import PATH_FIELD, POSITION_FIELD, Content, DataFile
 from frazil.runtime import SYSTEM, Runtime
-from frazil.stage.arrow import Layout, OpenFile, Staging, discard, layout_for
+from frazil.stage.arrow import OpenFile, Staging, WriteLayout, discard, layout_for
 from frazil.stage.conform import conform_to
 
 arrow: Any = pa
@@ -99,7 +99,7 @@ class _Positions:
             raise
         self.done.append(position_deletes(opened.path, size, opened.footers[0], file, rows.min(), rows.max()))
 
-    def _create(self, file: DataFile, layout: Layout) -> OpenFile:
+    def _create(self, file: DataFile, layout: WriteLayout) -> OpenFile:
         name = f"{len(self.paths):05d}-{self._runtime.new_uuid()}{_SUFFIX}.parquet"
         partition = partition_key(layout.spec, layout.schema, file.partition)
         path = layout.locations.new_data_location(name, partition)
