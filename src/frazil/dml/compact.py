@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from frazil.commit.operations import Kind, RowCounts, Write
-from frazil.dml.draft import Draft, Pieces
 from frazil.dml.view import Settings, View
+from frazil.dml.write_builder import Pieces, WriteBuilder
 from frazil.errors import InvalidInput
 from frazil.expr import Filter, parse_filter
 from frazil.format.partitions import partition_identity
@@ -50,14 +50,14 @@ def compact(view: View, settings: Settings, where: Filter | None = None) -> Writ
     Delete files that apply to nothing any more go, wherever they are.
     """
     how = packing(view, settings)
-    with Draft(view, replace(settings, options=how.for_files)) as draft:
-        for group in groups_of(chosen_files(view, where), how, lambda task: _has_deletes(task, draft.read_context)):
+    with WriteBuilder(view, replace(settings, options=how.for_files)) as builder:
+        for group in groups_of(chosen_files(view, where), how, lambda task: _has_deletes(task, builder.read_context)):
             view.check_size(group, "compact")
             for task in group:
-                draft.remove(task)
-            draft.copy(_rows(group, draft.read_context), group[0].file, is_sorted=len(group) == 1)
-        draft.drop_unneeded_deletes()
-        return draft.finished(Kind.REWRITE, RowCounts())
+                builder.remove(task)
+            builder.copy(_rows(group, builder.read_context), group[0].file, is_sorted=len(group) == 1)
+        builder.drop_unneeded_deletes()
+        return builder.build(Kind.REWRITE, RowCounts())
 
 
 def chosen_files(view: View, where: Filter | None) -> list[FileTask]:

@@ -9,8 +9,8 @@ from pyroaring import BitMap64
 
 from frazil.commit.operations import Kind, Read, RowCounts, Write
 from frazil.dml.assignments import Assignments
-from frazil.dml.draft import Draft
 from frazil.dml.view import Mode, Settings, View
+from frazil.dml.write_builder import WriteBuilder
 from frazil.expr import Filter
 from frazil.read.plan import FileTask
 from frazil.read.positions import bitmap, rows_with_positions
@@ -25,23 +25,23 @@ def update(view: View, assignments: Mapping[str, object], where: Filter, setting
     where = view.bound(where)
     new_values = Assignments(assignments, view.schema, case_sensitive=where.case_sensitive)
     found: list[tuple[FileTask, BitMap64]] = []
-    with Draft(view, settings) as draft:
-        staged = draft.add_rows(_changed(draft, where, new_values, found))
+    with WriteBuilder(view, settings) as builder:
+        staged = builder.add_rows(_changed(builder, where, new_values, found))
         for task, rows in found:
-            draft.take_out(task, rows, mode)
-            draft.move(task.file.file_path, rows)
-        return draft.finished(Kind.UPDATE, RowCounts(updated=staged.rows), reads=(Read(where),))
+            builder.delete_rows(task, rows, mode)
+            builder.move(task.file.file_path, rows)
+        return builder.build(Kind.UPDATE, RowCounts(updated=staged.rows), reads=(Read(where),))
 
 
 def _changed(
-    draft: Draft, where: Filter, new_values: Assignments, found: list[tuple[FileTask, BitMap64]]
+    builder: WriteBuilder, where: Filter, new_values: Assignments, found: list[tuple[FileTask, BitMap64]]
 ) -> Iterator[pa.RecordBatch]:
     """The matching rows with their new values; ``found`` is told where they were."""
-    tasks = draft.view.tasks(where)
-    draft.view.check_size(tasks, "update")
+    tasks = builder.view.tasks(where)
+    builder.view.check_size(tasks, "update")
     for task in tasks:
         rows = BitMap64()
-        for batch, numbers in rows_with_positions(task, draft.read_context):
+        for batch, numbers in rows_with_positions(task, builder.read_context):
             rows |= bitmap(numbers)
             yield new_values.apply(batch)
         if rows:

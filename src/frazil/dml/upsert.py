@@ -11,8 +11,8 @@ import pyarrow.compute
 from pyiceberg.schema import Schema
 
 from frazil.commit.operations import Kind, Read, RowCounts, Write
-from frazil.dml.draft import Draft
 from frazil.dml.view import COPY_ON_WRITE, MERGE_ON_READ, Settings, View
+from frazil.dml.write_builder import WriteBuilder
 from frazil.errors import InvalidInput, Unsupported
 from frazil.expr import near_keys
 from frazil.format.metadata import TableMetadata
@@ -74,47 +74,47 @@ def upsert(view: View, rows: object, settings: Settings, mode: UpsertMode) -> Wr
 
     "equality" reads nothing and therefore does not know which rows were there: all count as inserted.
     """
-    incoming = _Incoming(view, key_ids(view.metadata))
-    with Draft(view, settings) as draft:
-        staged = draft.add_rows(incoming.rows(rows))
+    incoming = _IncomingRows(view, key_ids(view.metadata))
+    with WriteBuilder(view, settings) as builder:
+        staged = builder.add_rows(incoming.rows(rows))
         incoming.refuse_duplicates()
         if not staged.files:
-            return draft.finished(Kind.UPSERT, RowCounts())
+            return builder.build(Kind.UPSERT, RowCounts())
         if mode == "equality":
-            return _by_equality(draft, incoming, staged.rows)
-        return _by_looking(draft, incoming, staged.rows, mode)
+            return _by_equality(builder, incoming, staged.rows)
+        return _by_position(builder, incoming, staged.rows, mode)
 
 
-def _by_equality(draft: Draft, incoming: _Incoming, count: int) -> Write:
-    metadata = draft.view.metadata
-    spec_id = reaching_spec(draft.view)
-    draft.add_keys(incoming.key_rows, incoming.field_ids, spec_id)
+def _by_equality(builder: WriteBuilder, incoming: _IncomingRows, count: int) -> Write:
+    metadata = builder.view.metadata
+    spec_id = reaching_spec(builder.view)
+    builder.add_keys(incoming.key_rows, incoming.field_ids, spec_id)
     partitioned = None if reaches_everything(metadata.spec(spec_id)) else spec_id
     counts = RowCounts(inserted=count)
-    return draft.finished(Kind.UPSERT, counts, keys=incoming.field_ids, key_spec_id=partitioned)
+    return builder.build(Kind.UPSERT, counts, keys=incoming.field_ids, key_spec_id=partitioned)
 
 
-def _by_looking(draft: Draft, incoming: _Incoming, count: int, mode: UpsertMode) -> Write:
+def _by_position(builder: WriteBuilder, incoming: _IncomingRows, count: int, mode: UpsertMode) -> Write:
     """Find the rows that are there with the keys, and take them out."""
-    view, columns = draft.view, incoming.columns()
+    view, columns = builder.view, incoming.columns()
     keys = Keys.of(incoming.field_ids, list(columns.values()))
     where = near_keys(view.schema, columns)
     how = COPY_ON_WRITE if mode == "copy-on-write" else MERGE_ON_READ
-    context = draft.narrowed(incoming.key_schema)
+    context = builder.narrowed(incoming.key_schema)
     there: list[pa.RecordBatch] = []
     replaced = 0
     tasks = view.tasks(where)
     view.check_size(tasks, "upsert")
     for task in tasks:
         rows = bitmap(_found(task, context, keys, there))
-        draft.take_out(task, rows, how, keys)
+        builder.delete_rows(task, rows, how, keys)
         if rows:
-            draft.move(task.file.file_path, rows)
+            builder.move(task.file.file_path, rows)
         replaced += len(rows)
     updated = _distinct(incoming.columns_of(there)) if there else 0
     # More rows than keys: the key was there twice, and once is left.
     counts = RowCounts(inserted=count - updated, updated=updated, deleted=replaced - updated)
-    return draft.finished(Kind.UPSERT, counts, reads=(Read(where, keys),), keys=incoming.field_ids)
+    return builder.build(Kind.UPSERT, counts, reads=(Read(where, keys),), keys=incoming.field_ids)
 
 
 def _found(task: FileTask, context: Any, keys: Keys, there: list[pa.RecordBatch]) -> Array:
@@ -126,7 +126,7 @@ def _found(task: FileTask, context: Any, keys: Keys, there: list[pa.RecordBatch]
 
 
 @dataclass(slots=True)
-class _Incoming:
+class _IncomingRows:
     """The rows on their way to their files, of which the keys are kept."""
 
     view: View

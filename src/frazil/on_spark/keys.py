@@ -24,7 +24,7 @@ from frazil.read.plan import FileTask
 from frazil.stage.deletes import key_schema
 
 if TYPE_CHECKING:
-    from frazil.on_spark.draft import SparkDraft
+    from frazil.on_spark.write_builder import SparkWriteBuilder
 
 arrow: Any = pa
 MOST_KEYS = 1_000_000
@@ -43,12 +43,12 @@ class KeyFrame:
     count: int
 
     @staticmethod
-    def of_files(draft: SparkDraft, files: Sequence[DataFile], field_ids: tuple[int, ...]) -> KeyFrame:
+    def of_files(builder: SparkWriteBuilder, files: Sequence[DataFile], field_ids: tuple[int, ...]) -> KeyFrame:
         """The keys of rows that were staged."""
-        view = draft.view
+        view = builder.view
         schema = key_schema(view.schema, field_ids)
         tasks = [FileTask(file, 0, None) for file in files]
-        frame = read_tasks(draft.spark, tasks, storage=view.storage, metadata=view.metadata, schema=schema)
+        frame = read_tasks(builder.spark, tasks, storage=view.storage, metadata=view.metadata, schema=schema)
         return KeyFrame(frame, schema, field_ids, view, sum(file.record_count for file in files))
 
     @property

@@ -25,12 +25,12 @@ from frazil.errors import InvalidInput
 from frazil.expr import BOOL, Call, Column, Filter, Node, did_you_mean, parse_filter
 from frazil.format.schemas import match_name
 from frazil.on_spark.columns import SparkColumn, condition
-from frazil.on_spark.draft import SparkDraft
 from frazil.on_spark.keys import MOST_KEYS, range_read, read_of
 from frazil.on_spark.scan import FILE, POSITION
 from frazil.on_spark.session import Frame, Session, materialised, translated
 from frazil.on_spark.types import frame_schema, spark_type
 from frazil.on_spark.values import is_column, new_value, replaced
+from frazil.on_spark.write_builder import SparkWriteBuilder
 from frazil.read.plan import FileTask
 
 ROW, CLAUSE = "__frazil_source", "__frazil_clause"
@@ -50,14 +50,14 @@ _UNSTABLE = (
 
 def merge(spark: Session, view: View, source: Frame, plan: Merge, settings: Settings, mode: Mode) -> Write:
     """Rows of the source meet rows of the table; the clauses say what becomes of both."""
-    work = _Work(spark, view, source, plan)
-    with SparkDraft(spark, view, settings) as draft, translated(f"merge into {view.table}"):
-        return work.run(draft, mode)
+    merging = _MergeRun(spark, view, source, plan)
+    with SparkWriteBuilder(spark, view, settings) as builder, translated(f"merge into {view.table}"):
+        return merging.run(builder, mode)
 
 
 def explain(spark: Session, view: View, source: Frame, plan: Merge) -> str:
     """How the merge would be run, without running more than its source's keys."""
-    return _Work(spark, view, source, plan).explain()
+    return _MergeRun(spark, view, source, plan).explain()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class _Pair:
     source: Column
 
 
-class _Work:
+class _MergeRun:
     def __init__(self, spark: Session, view: View, source: Frame, plan: Merge) -> None:
         from pyspark.sql import functions
 
@@ -167,7 +167,7 @@ class _Work:
 
     # Running
 
-    def run(self, draft: SparkDraft, mode: Mode) -> Write:
+    def run(self, builder: SparkWriteBuilder, mode: Mode) -> Write:
         f, plan = self._f, self._plan
         made, count = materialised(self._given.withColumn(ROW, f.monotonically_increasing_id()))
         source = made.alias(plan.source_alias)
@@ -181,39 +181,44 @@ class _Work:
         given = f.broadcast(source) if count <= _BROADCAST_ROWS else source
         changed: list[Frame] = []
         met, changes = None, 0
-        if tasks and count and self._looks:
-            met, changes = materialised(self._matches(draft, given, tasks))
+        if tasks and count and self._needs_matches:
+            met, changes = materialised(self._matches(builder, given, tasks))
             changed.append(met.where(f.col(CLAUSE).isNotNull()))
         added = self._inserted(source, met, changes) if plan.of("not matched") and count else None
         if by_source and tasks:
-            unmet, others = materialised(self._unmet(draft, given, tasks))
+            unmet, others = materialised(self._unmet(builder, given, tasks))
             changed.append(unmet)
             changes += others
-        few = self._look_at(draft, tasks, changed, changes, met)
-        return self._finish(draft, tasks, changed, added, tuple(reads), mode, few)
+        few = self._collect_few(builder, tasks, changed, changes, met)
+        return self._finish(builder, tasks, changed, added, tuple(reads), mode, few)
 
-    def _look_at(
-        self, draft: SparkDraft, tasks: Sequence[FileTask], changed: list[Frame], changes: int, met: Frame | None
+    def _collect_few(
+        self,
+        builder: SparkWriteBuilder,
+        tasks: Sequence[FileTask],
+        changed: list[Frame],
+        changes: int,
+        met: Frame | None,
     ) -> pa.Table | None:
         """Which rows go by which clause, if they are few. Raises InvalidInput for a row that is met twice."""
         if not changed:
             return None
-        few = draft.few(_union([each.select(FILE, POSITION, CLAUSE) for each in changed]), tasks, changes)
+        few = builder.few(_union([each.select(FILE, POSITION, CLAUSE) for each in changed]), tasks, changes)
         if few is None:
-            self._refuse_twice(met)
+            self._refuse_repeated_targets(met)
         elif few.group_by([FILE, POSITION]).aggregate([]).num_rows < few.num_rows:
-            self._refuse_twice(met)
+            self._refuse_repeated_targets(met)
             few = few.group_by([FILE, POSITION]).aggregate([(CLAUSE, "min")]).rename_columns([FILE, POSITION, CLAUSE])
         return few
 
     @property
-    def _looks(self) -> bool:
+    def _needs_matches(self) -> bool:
         """Whether it matters which rows meet."""
         return bool(self._plan.of("matched") or self._plan.of("not matched"))
 
     def _finish(
         self,
-        draft: SparkDraft,
+        builder: SparkWriteBuilder,
         tasks: Sequence[FileTask],
         changed: list[Frame],
         added: Frame | None,
@@ -227,7 +232,7 @@ class _Work:
         new_rows = [each.where(f.col(CLAUSE).isin(updates)).select(*names) for each in changed] if updates else []
         if added is not None:
             new_rows.append(added)
-        staged = draft.add_frame(_union(new_rows)) if new_rows else None
+        staged = builder.add_frame(_union(new_rows)) if new_rows else None
         written = 0 if staged is None else staged.rows
         taken = updated = 0
         if changed:
@@ -238,16 +243,16 @@ class _Work:
         if taken:
             # Had another writer taken the row away first, an insert might have come instead.
             moved = bool(updates) or added is not None
-            draft.take_out_positions(tasks, rows.select(FILE, POSITION), mode, moved=moved, few=few)
+            builder.delete_positions(tasks, rows.select(FILE, POSITION), mode, moved=moved, few=few)
         counts = RowCounts(inserted=written - updated, updated=updated, deleted=taken - updated)
-        return draft.finished(Kind.MERGE, counts, reads=reads)
+        return builder.build(Kind.MERGE, counts, reads=reads)
 
     def _keys_read(self, source: Frame, count: int) -> Read:
         """Which rows of the table the merge looks at."""
         if not self._pairs:
             return Read(parse_filter(None, self._view.schema))
         kinds = [spark_type(self._view.schema.find_type(pair.field_id)) for pair in self._pairs]
-        columns = [self._at(pair.source).try_cast(kind) for pair, kind in zip(self._pairs, kinds, strict=True)]
+        columns = [self._column(pair.source).try_cast(kind) for pair, kind in zip(self._pairs, kinds, strict=True)]
         keys = source.select(*(each.alias(f"__frazil_key{number}") for number, each in enumerate(columns)))
         field_ids = tuple(pair.field_id for pair in self._pairs)
         if count <= MOST_KEYS:
@@ -260,22 +265,22 @@ class _Work:
         """The files that may hold a row with one of the keys. Rows are compared by the join alone."""
         return tuple(replace(task, residual=None) for task in self._view.tasks(read.where))
 
-    def _target(self, draft: SparkDraft, tasks: Sequence[FileTask]) -> Frame:
-        return draft.rows(tasks, self._view.schema).alias(self._plan.target_alias)
+    def _target(self, builder: SparkWriteBuilder, tasks: Sequence[FileTask]) -> Frame:
+        return builder.rows(tasks, self._view.schema).alias(self._plan.target_alias)
 
     @property
     def _joined_on(self) -> SparkColumn:
         if self._on is None:
             return self._plan.on
-        return condition(self._on, self._at)
+        return condition(self._on, self._column)
 
-    def _matches(self, draft: SparkDraft, given: Frame, tasks: Sequence[FileTask]) -> Frame:
+    def _matches(self, builder: SparkWriteBuilder, given: Frame, tasks: Sequence[FileTask]) -> Frame:
         """One row for each pair that meets: where the table's row is, which clause takes it, its new values."""
-        met = self._target(draft, tasks).join(given, self._joined_on, "inner")
+        met = self._target(builder, tasks).join(given, self._joined_on, "inner")
         return self._decided(met, "matched", keep=ROW)
 
-    def _unmet(self, draft: SparkDraft, given: Frame, tasks: Sequence[FileTask]) -> Frame:
-        alone = self._target(draft, tasks).join(given, self._joined_on, "left_anti")
+    def _unmet(self, builder: SparkWriteBuilder, given: Frame, tasks: Sequence[FileTask]) -> Frame:
+        alone = self._target(builder, tasks).join(given, self._joined_on, "left_anti")
         decided = self._decided(alone, "not matched by source")
         return decided.where(self._f.col(CLAUSE).isNotNull())
 
@@ -291,11 +296,11 @@ class _Work:
         self, rows: Frame, when: When, columns: Mapping[str, SparkColumn]
     ) -> tuple[Frame, dict[str, SparkColumn]]:
         """The rows with the number of the clause that takes each, and the columns with what that clause sets."""
-        f, at, found = self._f, self._at, dict(columns)
+        f, at, found = self._f, self._column, dict(columns)
         numbered = [(index, each) for index, each in enumerate(self._plan.clauses) if each.when == when]
         clause = f.lit(None).cast("int")
         for index, each in reversed(numbered):
-            clause = f.when(self._holds(each, at), f.lit(index)).otherwise(clause)
+            clause = f.when(self._condition_column(each, at), f.lit(index)).otherwise(clause)
         for index, each in numbered:
             for path, make in self._values(each) if each.action != "delete" else ():
                 top, kind = path[0].name, spark_type(path[0].field_type)
@@ -304,7 +309,7 @@ class _Work:
         # Chosen first, so that each value's own condition is a look at a number.
         return rows.select("*", clause.alias(CLAUSE)), found
 
-    def _holds(self, clause: Clause, at: Any) -> SparkColumn:
+    def _condition_column(self, clause: Clause, at: Any) -> SparkColumn:
         if clause.condition is None:
             return self._f.lit(True)
         if is_column(clause.condition):
@@ -323,7 +328,7 @@ class _Work:
         chosen, new = self._by_clause(alone, "not matched", nothing)
         return chosen.where(f.col(CLAUSE).isNotNull()).select(*(column.alias(name) for name, column in new.items()))
 
-    def _refuse_twice(self, matches: Frame | None) -> None:
+    def _refuse_repeated_targets(self, matches: Frame | None) -> None:
         """A row that two source rows would change has two new values, and no order says which is the later one."""
         f, clauses = self._f, self._plan.of("matched")
         if (
@@ -343,7 +348,7 @@ class _Work:
 
     # Columns
 
-    def _at(self, column: Column) -> SparkColumn:
+    def _column(self, column: Column) -> SparkColumn:
         """Where a column of either side is in a frame that has both by their aliases."""
         names = [self._both.find_field(field_id).name for field_id in column.path]
         found = self._f.col(".".join(f"`{name}`" for name in names))

@@ -27,10 +27,10 @@ from pyiceberg.types import UUIDType
 from pyspark.sql import datasource
 
 from frazil.commit.operations import Kind, Read, RowCounts, Write
-from frazil.dml.delete import take_out_matching
-from frazil.dml.draft import Draft
+from frazil.dml.delete import delete_matching
 from frazil.dml.overwrite import matching_rows
 from frazil.dml.view import COPY_ON_WRITE, Settings, View
+from frazil.dml.write_builder import WriteBuilder
 from frazil.errors import InvalidInput, Unsupported
 from frazil.expr import Filter, parse_filter
 from frazil.format.metadata import MAIN, TableMetadata
@@ -556,14 +556,14 @@ class _Writer(getattr(api, "DataSourceArrowWriter", api.DataSourceWriter)):  # t
 def _write(files: Sequence[DataFile], job: _Job, settings: Settings) -> Write:
     view = job.view
     rows = sum(file.record_count for file in files)
-    with Draft(view, settings) as draft:
-        draft.adopt_rows(files)
+    with WriteBuilder(view, settings) as builder:
+        builder.adopt_rows(files)
         if job.overwritten is None:
-            return draft.finished(Kind.APPEND, RowCounts(inserted=rows))
+            return builder.build(Kind.APPEND, RowCounts(inserted=rows))
         where = view.bound(job.overwritten)
-        deleted = take_out_matching(draft, where, COPY_ON_WRITE)
+        deleted = delete_matching(builder, where, COPY_ON_WRITE)
         counts = RowCounts(inserted=rows, deleted=deleted)
-        return draft.finished(Kind.OVERWRITE, counts, reads=(Read(where),), asked=where)
+        return builder.build(Kind.OVERWRITE, counts, reads=(Read(where),), asked=where)
 
 
 def _batches(given: Iterator[Any]) -> Iterator[pa.RecordBatch]:

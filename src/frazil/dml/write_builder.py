@@ -46,8 +46,11 @@ class _Parts:
     staged_moved: list[Rows] = field(default_factory=list)
 
 
-class Draft:
-    """``with Draft(view, settings) as draft: …; return draft.finished(…)``. An error in the block removes its files."""
+class WriteBuilder:
+    """``with WriteBuilder(view, settings) as builder: …; return builder.build(…)``.
+
+    An error in the block removes the files staged so far.
+    """
 
     def __init__(self, view: View, settings: Settings) -> None:
         self.view = view
@@ -78,7 +81,7 @@ class Draft:
 
     # Rows that go
 
-    def take_out(self, task: FileTask, rows: BitMap64, mode: Mode, keys: Keys | None = None) -> None:
+    def delete_rows(self, task: FileTask, rows: BitMap64, mode: Mode, keys: Keys | None = None) -> None:
         """Take these live rows out of a file: those that match the task's filter and have one of the keys."""
         if not rows:
             return
@@ -88,7 +91,7 @@ class Draft:
             self.mark(task.file, rows)
         else:
             self.remove(task)
-            self.copy(_others(task, self.read_context, keys), task.file)
+            self.copy(_remaining_rows(task, self.read_context, keys), task.file)
 
     def live_rows(self, task: FileTask) -> int:
         """How many rows of the file no delete takes out. It is opened only where deletes by key apply."""
@@ -180,7 +183,7 @@ class Draft:
 
     @cached_property
     def read_context(self) -> ReadContext:
-        """For all columns of the current schema. Delete files are read once for the whole draft."""
+        """For all columns of the current schema. Delete files are read once for the whole write."""
         return self.view.read_context()
 
     @cached_property
@@ -193,7 +196,7 @@ class Draft:
 
     # The end
 
-    def finished(
+    def build(
         self,
         kind: Kind,
         rows: RowCounts,
@@ -243,7 +246,7 @@ def _joined(own: Rows, others: list[Rows]) -> Rows:
     return ChainMap(*(cast("dict[str, BitMap64]", each) for each in (own, *others))) if others else own
 
 
-def _others(task: FileTask, context: ReadContext, keys: Keys | None) -> Pieces:
+def _remaining_rows(task: FileTask, context: ReadContext, keys: Keys | None) -> Pieces:
     """The live rows of a file that do not match."""
     for batch, numbers, matching in rows_with_matches(task, context, keys):
         stay = pc.invert(matching)

@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 from pyiceberg.schema import Schema
 from pyroaring import BitMap64
 
-from frazil.dml.draft import Draft, Pieces
 from frazil.dml.view import COPY_ON_WRITE, Mode, Settings, View
+from frazil.dml.write_builder import Pieces, WriteBuilder
 from frazil.errors import StorageError
 from frazil.expr import Filter
 from frazil.model import Content, DataFile, Run
@@ -35,8 +35,8 @@ MOST_POSITIONS = 500_000
 """So many row numbers come to the driver; more of them stay on the executors, and in the files they write."""
 
 
-class SparkDraft(Draft):
-    """``with SparkDraft(spark, view, settings) as draft: …``. Frames of positions have the columns FILE, the mark
+class SparkWriteBuilder(WriteBuilder):
+    """``with SparkWriteBuilder(spark, view, settings) as builder: …``. Frames of positions have the columns FILE, the mark
     of the file of one of the tasks, and POSITION, a row of that file.
     """
 
@@ -87,7 +87,7 @@ class SparkDraft(Draft):
             numbered="mark",
         )
 
-    def take_out_matching(self, where: Filter, mode: Mode) -> int:
+    def delete_matching(self, where: Filter, mode: Mode) -> int:
         """Take out every row that the filter selects; returns how many there were."""
         tasks = self.view.tasks(where)
         whole = [task for task in tasks if task.residual is None]
@@ -95,7 +95,7 @@ class SparkDraft(Draft):
         count = self.remove_whole(whole)
         if some:
             columns = _narrow(self.view.schema, where)
-            count += self.take_out_positions(some, self.rows(some, columns).select(FILE, POSITION), mode)
+            count += self.delete_positions(some, self.rows(some, columns).select(FILE, POSITION), mode)
         return count
 
     def remove_whole(self, tasks: Sequence[FileTask]) -> int:
@@ -120,7 +120,7 @@ class SparkDraft(Draft):
             found: pa.Table = asked.toArrow()
         return numbered_here(found, tasks) if found.num_rows <= MOST_POSITIONS else None
 
-    def take_out_positions(
+    def delete_positions(
         self,
         tasks: Sequence[FileTask],
         positions: Frame,
@@ -136,7 +136,7 @@ class SparkDraft(Draft):
         """
         few = self.few(positions.select(FILE, POSITION), tasks) if few is None else few
         if few is not None:
-            return self._take_out_few(tasks, few, mode, moved=moved)
+            return self._delete_few(tasks, few, mode, moved=moved)
         positions = with_numbers(self.spark, positions.select(FILE, POSITION), tasks)
         if mode == COPY_ON_WRITE:
             return self._copy_the_rest(tasks, positions, moved=moved)
@@ -159,7 +159,7 @@ class SparkDraft(Draft):
             self.adopt_moves(_Uncopied([tasks[number].file for number in whole], {}))
         return sum(marks.counts.values()) + marks.repeated
 
-    def _take_out_few(self, tasks: Sequence[FileTask], few: pa.Table, mode: Mode, *, moved: bool) -> int:
+    def _delete_few(self, tasks: Sequence[FileTask], few: pa.Table, mode: Mode, *, moved: bool) -> int:
         partial: list[int] = []
         for number, rows in _by_file(few).items():
             task = tasks[number]
@@ -217,7 +217,7 @@ class SparkDraft(Draft):
         before = len(self._parts.added)
         for number in copied:
             rows = positions.where(positions[FILE] == number).select(POSITION).toArrow().column(0).combine_chunks()
-            self.copy(_others(replace(tasks[number], residual=None), bitmap(rows), self), tasks[number].file)
+            self.copy(_remaining_rows(replace(tasks[number], residual=None), bitmap(rows), self), tasks[number].file)
         files = tuple(self._parts.added[before:])
         del self._parts.added[before:]
         return Copies(files, {file.file_path: self._parts.copies[file.file_path] for file in files})
@@ -283,9 +283,9 @@ class _Uncopied(Mapping[str, BitMap64]):
         return len(self._files)
 
 
-def _others(task: FileTask, gone: BitMap64, draft: SparkDraft) -> Pieces:
+def _remaining_rows(task: FileTask, gone: BitMap64, builder: SparkWriteBuilder) -> Pieces:
     """The live rows of a file that are not among these."""
-    for batch, numbers in rows_with_positions(task, draft.read_context):
+    for batch, numbers in rows_with_positions(task, builder.read_context):
         stay: Any = pa.array([number not in gone for number in numbers.to_pylist()], pa.bool_())  # type: ignore[operator]
         yield task.file.file_path, batch.filter(stay), numbers.filter(stay)
 
