@@ -72,7 +72,7 @@ _FLATTEN = "Make the inner structs columns of their own, or keep them as JSON in
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Same:
+class IdentityKey:
     """A cache key for values without a hash, equal to itself only. It keeps the value alive, so ids stay unique."""
 
     value: Any
@@ -81,7 +81,7 @@ class Same:
         return id(self.value)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Same) and other.value is self.value
+        return isinstance(other, IdentityKey) and other.value is self.value
 
 
 def to_schema(schema: object, *, keys: Sequence[str] = ()) -> Schema:
@@ -142,11 +142,11 @@ def _typed_field(kind: object, name: str) -> NestedField:
 
 def arrow_schema(schema: Schema) -> pa.Schema:
     """The Arrow schema of a table's rows, with Parquet field ids at all levels."""
-    return _arrow_schema(Same(schema))
+    return _arrow_schema(IdentityKey(schema))
 
 
 @lru_cache(maxsize=256)
-def _arrow_schema(key: Same) -> pa.Schema:
+def _arrow_schema(key: IdentityKey) -> pa.Schema:
     return schema_to_pyarrow(key.value, include_field_ids=True)
 
 
@@ -456,11 +456,11 @@ def evolve(schema: Schema, last_column_id: int, incoming: pa.Schema) -> tuple[Sc
     is required stays required. The result's ``schema_id`` is the caller's to set. Raises SchemaMismatch.
     """
     ids = itertools.count(last_column_id + 1)
-    merged = _Merge(lambda: next(ids), [])
-    fields = merged.struct(schema.fields, incoming, "")
-    if merged.problems:
+    union = _SchemaUnion(lambda: next(ids), [])
+    fields = union.struct(schema.fields, incoming, "")
+    if union.problems:
         raise SchemaMismatch(
-            "The table's schema cannot grow to take these rows: " + "; ".join(merged.problems),
+            "The table's schema cannot grow to take these rows: " + "; ".join(union.problems),
             advice="Cast the columns to the table's types, or give them other names",
         )
     if fields == schema.fields:
@@ -469,25 +469,25 @@ def evolve(schema: Schema, last_column_id: int, incoming: pa.Schema) -> tuple[Sc
 
 
 @dataclass(frozen=True, slots=True)
-class _Merge:
+class _SchemaUnion:
     new_id: Callable[[], int]
     problems: list[str]
 
     def struct(
         self, fields: tuple[NestedField, ...], incoming: Iterable[pa.Field[Any]], path: str
     ) -> tuple[NestedField, ...]:
-        merged = {field.name: field for field in fields}
+        union = {field.name: field for field in fields}
         for field in incoming:
             found = match_name(field.name, (each.name for each in fields))
             name = join_path(path, field.name)
             if found is not None:
-                mine = merged[found]
-                merged[found] = mine.model_copy(update={"field_type": self.type(mine.field_type, field.type, name)})
-            elif field.name.lower() in {each.lower() for each in merged}:
+                mine = union[found]
+                union[found] = mine.model_copy(update={"field_type": self.type(mine.field_type, field.type, name)})
+            elif field.name.lower() in {each.lower() for each in union}:
                 self.problems.append(f"{name!r} matches more than one column by case")
             elif (new := self._new_field(field, path)) is not None:
-                merged[field.name] = new
-        return tuple(merged.values())
+                union[field.name] = new
+        return tuple(union.values())
 
     def _new_field(self, field: pa.Field[Any], path: str) -> NestedField | None:
         try:

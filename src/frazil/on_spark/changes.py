@@ -18,7 +18,7 @@ from frazil.dml.view import Settings, View
 from frazil.format import statistics
 from frazil.model import PATH_FIELD, POSITION_FIELD, Content, DataFile, Run
 from frazil.on_spark import executor_changes
-from frazil.on_spark.placing import keys_for, new_folder, s3_options, shipped
+from frazil.on_spark.placing import by_value, keys_for, new_folder, s3_options
 from frazil.on_spark.scan import FILE, POSITION
 from frazil.on_spark.session import Frame, Session, translated
 from frazil.read.arrow import partition_values
@@ -35,7 +35,7 @@ _COPY_BATCH_ROWS = 65_536
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Marks:
+class PositionDeletes:
     """Position delete files that are written and durable."""
 
     deletes: tuple[DataFile, ...]
@@ -45,11 +45,11 @@ class Marks:
     repeated: int
     """How many positions came more than once."""
 
-    def rows(self, view: View) -> StagedRows:
-        return StagedRows({str(file.referenced_data_file): file for file in self.deletes}, view)
+    def rows(self, view: View) -> StagedPositions:
+        return StagedPositions({str(file.referenced_data_file): file for file in self.deletes}, view)
 
 
-class StagedRows(Mapping[str, BitMap64]):
+class StagedPositions(Mapping[str, BitMap64]):
     """The rows that staged delete files name, read back when somebody asks for those of a file."""
 
     def __init__(self, deletes: Mapping[str, DataFile], view: View) -> None:
@@ -66,7 +66,7 @@ class StagedRows(Mapping[str, BitMap64]):
         return len(self._deletes)
 
 
-def stage_marks(spark: Session, positions: Frame, tasks: Sequence[FileTask], view: View) -> Marks:
+def stage_position_deletes(spark: Session, positions: Frame, tasks: Sequence[FileTask], view: View) -> PositionDeletes:
     """Write one position delete file for each data file that the frame's (file, position) rows name."""
     from pyspark.sql import functions as F
 
@@ -87,7 +87,7 @@ def stage_marks(spark: Session, positions: Frame, tasks: Sequence[FileTask], vie
             .repartition(width, FILE)
             .sortWithinPartitions(FILE, POSITION)
         )
-        write = shipped(partial(executor_changes.write_positions, job))
+        write = by_value(partial(executor_changes.write_positions, job))
         with translated("marking of deleted rows"):
             found = sorted_rows.mapInArrow(write, executor_changes.MARKED).collect()
         folder.accept([each.path for each in found])
@@ -97,7 +97,7 @@ def stage_marks(spark: Session, positions: Frame, tasks: Sequence[FileTask], vie
     )
     touched = {paths[each.file]: tasks[each.file].file for each in found}
     counts = {each.file: each.rows for each in found}
-    return Marks(deletes, touched, counts, sum(each.repeated for each in found))
+    return PositionDeletes(deletes, touched, counts, sum(each.repeated for each in found))
 
 
 def _parallelism(spark: Session) -> int:
@@ -166,7 +166,7 @@ def stage_copies(
             marked = marked.unionByName(named.join(F.broadcast(listed), FILE).select("place", POSITION, "task"))
         # A number of partitions is given, so that adaptive execution leaves them as they are: each is a file's work.
         rows = marked.repartition(width, "task").sortWithinPartitions("place", POSITION).select("place", POSITION)
-        write = shipped(partial(executor_changes.write_copies, job))
+        write = by_value(partial(executor_changes.write_copies, job))
         with translated("copy of rows that stay"):
             found = rows.mapInArrow(write, executor_changes.COPIED).collect()
         folder.accept([each.path for each in found])

@@ -37,7 +37,7 @@ COPIED = (
 # Files
 
 
-class _Places:
+class _FileSystems:
     """File systems of one task, opened once."""
 
     def __init__(self, s3: dict[str, Any]) -> None:
@@ -71,7 +71,7 @@ def write_positions(job: dict[str, Any], batches: Iterable[Any]) -> Iterator[Any
     """One position delete file for each data file. The batches hold (file, position), sorted, all of one file in one
     task; a position that comes twice is written once and counted.
     """
-    places = _Places(job["s3"])
+    file_systems = _FileSystems(job["s3"])
     schema = pa.schema(
         [
             arrow.field(
@@ -86,7 +86,7 @@ def write_positions(job: dict[str, Any], batches: Iterable[Any]) -> Iterator[Any
         codes = arrow.repeat(arrow.scalar(0, pa.int32()), len(rows))
         named = arrow.DictionaryArray.from_arrays(codes, arrow.array([job["paths"][number]], pa.string()))
         footers: list[Any] = []
-        with places.create(path) as out:
+        with file_systems.create(path) as out:
             writer: Any = parquet.ParquetWriter(
                 out, schema, metadata_collector=footers, use_dictionary=["file_path"], **job["writer"]
             )
@@ -143,7 +143,7 @@ def write_copies(job: dict[str, Any], batches: Iterable[Any]) -> Iterator[Any]:
     """Write files again without some rows. The batches hold (file, position) of rows to leave out, sorted, each file
     introduced by ``MARK``; files of one group have neighbouring numbers and come in one task.
     """
-    places = _Places(job["s3"])
+    file_systems = _FileSystems(job["s3"])
     output: _Output | None = None
     group: int | None = None
     for number, positions in _by_file(batches):
@@ -151,17 +151,17 @@ def write_copies(job: dict[str, Any], batches: Iterable[Any]) -> Iterator[Any]:
         if output is None or source["group"] != group:
             if output is not None:
                 yield from output.finish()
-            output, group = _Output(job, places, number), source["group"]
-        gone = [positions.slice(1), *(_named(places, path, source["path"]) for path in source["deletes"])]
-        with places.open(source["path"]) as stream:
+            output, group = _Output(job, file_systems, number), source["group"]
+        gone = [positions.slice(1), *(_positions_in(file_systems, path, source["path"]) for path in source["deletes"])]
+        with file_systems.open(source["path"]) as stream:
             yield from _copy(job, source, pq.ParquetFile(stream), arrow.concat_arrays(gone), number, output)
     if output is not None:
         yield from output.finish()
 
 
-def _named(places: _Places, deletes: str, path: str) -> Any:
+def _positions_in(file_systems: _FileSystems, deletes: str, path: str) -> Any:
     """The rows that a position delete file takes out of one data file."""
-    with places.open(deletes) as stream:
+    with file_systems.open(deletes) as stream:
         file = pq.ParquetFile(stream)
         names = _position_columns(file)
         table = file.read(columns=list(names))
@@ -201,9 +201,9 @@ def _copy(
 class _Output:
     """The files that one group of sources becomes, one after the other."""
 
-    def __init__(self, job: dict[str, Any], places: _Places, first_file: int) -> None:
+    def __init__(self, job: dict[str, Any], file_systems: _FileSystems, first_file: int) -> None:
         self._job = job
-        self._places = places
+        self._places = file_systems
         self._first_file = first_file
         self._writer: Any = None
 

@@ -41,7 +41,7 @@ from frazil.format.metadata import TableMetadata
 from frazil.format.storage import Storage
 from frazil.model import DataFile
 from frazil.on_spark import executor_footers
-from frazil.on_spark.placing import s3_options, shipped
+from frazil.on_spark.placing import by_value, s3_options
 from frazil.on_spark.session import Session, setting
 from frazil.on_spark.types import spark_type
 from frazil.read.layout import FileColumn, columns_of, constant
@@ -121,7 +121,7 @@ class FileColumns:
     def _read_on_executors(self, files: Sequence[DataFile]) -> Iterator[tuple[str, tuple[bytes, bool]]]:
         paths = pa.table({"path": pa.array([file.file_path for file in files], pa.string())})
         frame = self._spark.createDataFrame(paths).repartition(1 + len(files) // _FILES_PER_TASK)
-        run = shipped(partial(executor_footers.read_footers, s3_options(self._storage, files[0].file_path)))
+        run = by_value(partial(executor_footers.read_footers, s3_options(self._storage, files[0].file_path)))
         for path, columns, int96, error in frame.mapInArrow(run, executor_footers.FOOTERS).collect():
             if error is not None:
                 raise StorageError(

@@ -28,7 +28,7 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from frazil.on_spark.session import Frame, said
+from frazil.on_spark.session import Frame, marked_error
 from frazil.on_spark.types import spark_type
 from frazil.stage.conform import conform
 
@@ -289,7 +289,7 @@ def _checked(
     """The value made, null where there is none, or the job fails and says which value it was."""
     from pyspark.sql import functions as F
 
-    text = said(f"The rows do not fit the table:\n  - {path!r} is {kind}: the value \0 does not fit ({advice})")
+    text = marked_error(f"The rows do not fit the table:\n  - {path!r} is {kind}: the value \0 does not fit ({advice})")
     before, _, after = text.partition("\0")
     sentence = F.concat(F.lit(before), F.substring(shown.cast("string"), 1, 80), F.lit(after))
     refused = F.raise_error(sentence).cast(spark_type(kind))

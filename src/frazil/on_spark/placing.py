@@ -15,7 +15,7 @@ from frazil.on_spark import executor, executor_changes, executor_footers
 _SPARKS_SEED = 42
 
 
-def shipped(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def by_value(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """A function of an executor module, made ready to travel: by value, as executors need not have Frazil."""
     from pyspark import cloudpickle
 

@@ -9,7 +9,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import DecimalType, DoubleType, FloatType, IcebergType, IntegerType, LongType
 
 from frazil.errors import InvalidInput, NoSuchTable
-from frazil.on_spark.session import Frame, Session, is_connect, said, setting, translated
+from frazil.on_spark.session import Frame, Session, is_connect, marked_error, setting, translated
 from frazil.on_spark.types import spark_type
 
 SparkColumn = Any
@@ -106,5 +106,5 @@ def _stored(column: SparkColumn, given: Any, kind: IcebergType | None, name: str
     lost = column.isNotNull() & stored.isNull()
     if not isinstance(kind, FloatType | DoubleType):
         lost = lost | ~stored.try_cast(given).eqNullSafe(column)
-    text = said(f"The column {name!r} is {kind}, and a value of the query does not fit")
+    text = marked_error(f"The column {name!r} is {kind}, and a value of the query does not fit")
     return F.when(lost, F.raise_error(F.lit(text)).cast(target)).otherwise(stored)

@@ -178,17 +178,17 @@ def materialised(frame: Frame) -> tuple[Frame, int]:
 
 # What is made once for a session
 
-_MOST_REMEMBERED = 128
-_remembered: weakref.WeakKeyDictionary[Session, dict[object, Any]] = weakref.WeakKeyDictionary()
+_MAX_CACHED = 128
+_cached: weakref.WeakKeyDictionary[Session, dict[object, Any]] = weakref.WeakKeyDictionary()
 
 
-def remembered(session: Session, key: object, make: Callable[[], T]) -> T:
+def cached(session: Session, key: object, make: Callable[[], T]) -> T:
     """Columns are expressions that belong to no frame; each call of PySpark that makes one is a call to the JVM."""
-    known = _remembered.setdefault(session, {})
+    known = _cached.setdefault(session, {})
     found: T | None = known.get(key)
     if found is None:
         found = make()
-        if len(known) >= _MOST_REMEMBERED:
+        if len(known) >= _MAX_CACHED:
             known.clear()
         known[key] = found
     return found
@@ -203,7 +203,7 @@ _origins: list[Any] = []
 
 
 @contextlib.contextmanager
-def without_origins() -> Iterator[None]:
+def without_column_origins() -> Iterator[None]:
     """PySpark notes the line of the caller with every column that is made, by five calls to the JVM, for its messages.
     Lines of ours would tell nobody anything, and hundreds of columns are made for a write.
 
@@ -228,32 +228,32 @@ def without_origins() -> Iterator[None]:
 
 # Settings that a write needs while it runs
 
-_held: dict[tuple[int, str], tuple[int, str | None]] = {}
+_settings_in_use: dict[tuple[int, str], tuple[int, str | None]] = {}
 
 
 @contextlib.contextmanager
-def held(session: Session, settings: Mapping[str, str]) -> Iterator[None]:
+def with_settings(session: Session, settings: Mapping[str, str]) -> Iterator[None]:
     """Settings for the time of a block. Blocks of several threads overlap: the last one out restores what was there.
 
     What they decide is asserted on the written files all the same: another thread of the user may set them, too.
     """
     with _lock:
         for name, value in settings.items():
-            count, before = _held.get(_key(session, name), (0, None))
+            count, before = _settings_in_use.get(_key(session, name), (0, None))
             if count == 0:
                 before = session.conf.get(name, None)
-            _held[_key(session, name)] = (count + 1, before)
+            _settings_in_use[_key(session, name)] = (count + 1, before)
             session.conf.set(name, value)
     try:
         yield
     finally:
         with _lock:
             for name in settings:
-                count, before = _held[_key(session, name)]
+                count, before = _settings_in_use[_key(session, name)]
                 if count > 1:
-                    _held[_key(session, name)] = (count - 1, before)
+                    _settings_in_use[_key(session, name)] = (count - 1, before)
                     continue
-                del _held[_key(session, name)]
+                del _settings_in_use[_key(session, name)]
                 # The session may be gone by now, and with it what there was to restore.
                 with contextlib.suppress(Exception):
                     session.conf.unset(name) if before is None else session.conf.set(name, before)
@@ -265,10 +265,10 @@ def _key(session: Session, name: str) -> tuple[int, str]:
 
 # Errors of Spark jobs
 
-_SAID = re.compile(r"frazil\[(.*?)\]frazil", re.DOTALL)
+_MARKED_ERROR = re.compile(r"frazil\[(.*?)\]frazil", re.DOTALL)
 
 
-def said(text: str) -> str:
+def marked_error(text: str) -> str:
     """A sentence of ours to be raised inside a Spark job, so that it is recognised when the job fails with it."""
     return f"frazil[{text}]frazil"
 
@@ -283,7 +283,7 @@ def translated(what: str) -> Iterator[None]:
     except AnalysisException as error:
         raise InvalidInput(f"Spark cannot run the {what}", evidence=_first_line(error)) from error
     except PySparkException as error:
-        ours = _SAID.search(str(error))
+        ours = _MARKED_ERROR.search(str(error))
         if ours is not None:
             raise SchemaMismatch(ours[1]) from error
         raise SparkFailed(

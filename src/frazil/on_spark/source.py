@@ -79,7 +79,7 @@ class TableSource(api.DataSource):  # type: ignore[misc]
         super().__init__(options)
         # Keys are not case-sensitive, and come in lower case.
         self._given = {key.lower(): value for key, value in options.items()}
-        self._pinned: _Pin | None = None
+        self._pinned: _PinnedRead | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -98,14 +98,14 @@ class TableSource(api.DataSource):  # type: ignore[misc]
         with self._opened() as table:
             metadata = table._metadata()
             pin = self._pinned or _pin(metadata, self._given)
-            return kind(metadata, pin, _shape(schema, pin), table._storage, self._given.get("where"))
+            return kind(metadata, pin, _batch_schema(schema, pin), table._storage, self._given.get("where"))
 
     def streamReader(self, schema: Any) -> _StreamReader:  # noqa: N802 - Spark's name
         self._check_options(_STREAM)
         with self._opened() as table:
             pin = self._pinned or _pin(table._metadata(), self._given)
             options = _StreamOptions.of(self._given)
-            return _StreamReader(_Later(table), table._storage, pin, _shape(schema, pin), options)
+            return _StreamReader(_DriverTable(table), table._storage, pin, _batch_schema(schema, pin), options)
 
     def writer(self, schema: Any, overwrite: bool) -> _Writer:  # noqa: ARG002 - rows say which columns they have
         self._check_options(_WRITE)
@@ -119,14 +119,14 @@ class TableSource(api.DataSource):  # type: ignore[misc]
             metadata = table._metadata()
             job = _Job(
                 table=table.name,
-                metadata=_slim(metadata, branch),
+                metadata=_without_history(metadata, branch),
                 storage=table._storage,
                 branch=branch,
                 overwritten=parse_filter(where, metadata.schema()) if overwrite else None,
                 commit_id=self._given.get("commit_id") or str(SYSTEM.new_uuid()),
                 isolation=self._given.get("isolation"),
             )
-            return _Writer(_Later(table), job)
+            return _Writer(_DriverTable(table), job)
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[Table]:
@@ -142,7 +142,7 @@ class TableSource(api.DataSource):  # type: ignore[misc]
                 )
 
 
-class _Later:
+class _DriverTable:
     """A table that is opened on the driver only, though it travels to workers with everything else."""
 
     def __init__(self, table: Table) -> None:
@@ -156,7 +156,7 @@ class _Later:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Pin:
+class _PinnedRead:
     """What a DataFrame shows, whenever it is run."""
 
     snapshot_id: int | None
@@ -165,7 +165,7 @@ class _Pin:
     filtered_with: Schema
 
 
-def _pin(metadata: TableMetadata, options: Mapping[str, str]) -> _Pin:
+def _pin(metadata: TableMetadata, options: Mapping[str, str]) -> _PinnedRead:
     snapshot, schema = resolve_snapshot(
         metadata,
         snapshot=_number(options, "snapshot"),
@@ -180,7 +180,7 @@ def _pin(metadata: TableMetadata, options: Mapping[str, str]) -> _Pin:
                 f"The column {field.name!r} has a uuid inside, which this door cannot read",
                 advice="Use scan().to_spark(), or leave the column out with the option columns",
             )
-    return _Pin(None if snapshot is None else snapshot.snapshot_id, columns, schema)
+    return _PinnedRead(None if snapshot is None else snapshot.snapshot_id, columns, schema)
 
 
 _ARROW: dict[str, Any] = {
@@ -197,7 +197,7 @@ _ARROW: dict[str, Any] = {
 }
 
 
-def _shape(schema: Any, pin: _Pin) -> pa.Schema:
+def _batch_schema(schema: Any, pin: _PinnedRead) -> pa.Schema:
     """What batches must look like for the schema that Spark has, which is the table's but for what may be null.
 
     Later releases of Spark refuse batches with any other shape, and PySpark's own function for it is not public: its
@@ -273,13 +273,13 @@ class _Reader(api.DataSourceReader):  # type: ignore[misc]
     """Planned on the driver, read by workers."""
 
     def __init__(
-        self, metadata: TableMetadata, pin: _Pin, shape: pa.Schema, storage: Storage, where: str | None
+        self, metadata: TableMetadata, pin: _PinnedRead, shape: pa.Schema, storage: Storage, where: str | None
     ) -> None:
         self._pin = pin
-        self._shape = shape
+        self._batch_schema = shape
         self._storage = storage
         self._where = where
-        self._metadata = _slim(metadata, None, pin.snapshot_id)
+        self._metadata = _without_history(metadata, None, pin.snapshot_id)
         if pin.snapshot_id is not None and self._metadata.snapshot(pin.snapshot_id) is None:
             raise InvalidInput(
                 f"The snapshot {pin.snapshot_id} has expired since the DataFrame was made", advice="Make it again"
@@ -290,10 +290,10 @@ class _Reader(api.DataSourceReader):  # type: ignore[misc]
         snapshot = None if pin.snapshot_id is None else metadata.snapshot(pin.snapshot_id)
         condition = parse_filter(self._where, pin.filtered_with)
         tasks = plan(metadata, snapshot, condition, self._storage).tasks
-        return _partitions(tasks, _slim(metadata, None))
+        return _partitions(tasks, _without_history(metadata, None))
 
     def read(self, partition: _Files) -> Iterator[pa.RecordBatch]:
-        return _read(partition, self._pin.columns, self._shape, self._storage)
+        return _read(partition, self._pin.columns, self._batch_schema, self._storage)
 
 
 class _PushingReader(_Reader):
@@ -383,11 +383,13 @@ class _StreamReader(api.DataSourceStreamReader):  # type: ignore[misc]
     after its start, up to its end, appended. Snapshots do not change, so a batch that is run again has the same rows.
     """
 
-    def __init__(self, table: _Later, storage: Storage, pin: _Pin, shape: pa.Schema, options: _StreamOptions) -> None:
-        self._later = table
+    def __init__(
+        self, table: _DriverTable, storage: Storage, pin: _PinnedRead, shape: pa.Schema, options: _StreamOptions
+    ) -> None:
+        self._driver_table = table
         self._open: Table = None
         self._columns = pin.columns
-        self._shape = shape
+        self._batch_schema = shape
         self._storage = storage
         self._options = options
         self._last: int | None = None
@@ -396,7 +398,7 @@ class _StreamReader(api.DataSourceStreamReader):  # type: ignore[misc]
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         since = find_snapshot(self._table._metadata(), self._options.since)
-        return self._came_to(None if since is None else since.snapshot_id)
+        return self._set_position(None if since is None else since.snapshot_id)
 
     def latestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         metadata = self._table._metadata()
@@ -407,14 +409,14 @@ class _StreamReader(api.DataSourceStreamReader):  # type: ignore[misc]
             # Spark asks for the latest offset first, and then for the initial one; after a restart it has told by now.
             self.initialOffset()
         steps = steps_between(metadata, find_snapshot(metadata, self._last), head)
-        taken = list(self._affordable(steps))
+        taken = list(self._within_limits(steps))
         # All of them: then also those after the last one, which moved rows only.
         end = head.snapshot_id if len(taken) == len(steps) else taken[-1].snapshot.snapshot_id
         return _offset(end)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[_Files]:
         # On a restart Spark asks for the rows between the last offset and itself: this is how one learns of it.
-        self._came_to(end["snapshot"])
+        self._set_position(end["snapshot"])
         if start == end:
             return []
         metadata = self._table._metadata()
@@ -423,10 +425,10 @@ class _StreamReader(api.DataSourceStreamReader):  # type: ignore[misc]
         for step in steps_between(metadata, first, last):
             if self._is_read(step):
                 tasks += difference(self._storage, metadata, step).added
-        return _partitions(tasks, _slim(metadata, None)) if tasks else []
+        return _partitions(tasks, _without_history(metadata, None)) if tasks else []
 
     def read(self, partition: _Files) -> Iterator[pa.RecordBatch]:
-        return _read(partition, self._columns, self._shape, self._storage)
+        return _read(partition, self._columns, self._batch_schema, self._storage)
 
     def stop(self) -> None:
         if self._open is not None:
@@ -435,14 +437,14 @@ class _StreamReader(api.DataSourceStreamReader):  # type: ignore[misc]
     @property
     def _table(self) -> Table:
         if self._open is None:
-            self._open = self._later.open()
+            self._open = self._driver_table.open()
         return self._open
 
-    def _came_to(self, snapshot_id: int | None) -> dict[str, Any]:
+    def _set_position(self, snapshot_id: int | None) -> dict[str, Any]:
         self._last, self._knows_last = snapshot_id, True
         return _offset(snapshot_id)
 
-    def _affordable(self, steps: Sequence[Step]) -> Iterator[Step]:
+    def _within_limits(self, steps: Sequence[Step]) -> Iterator[Step]:
         """As many whole snapshots as the limits allow, and one at least."""
         files = rows = 0
         for at, step in enumerate(steps):
@@ -511,8 +513,8 @@ class _Written(api.WriterCommitMessage):  # type: ignore[misc]
 class _Writer(getattr(api, "DataSourceArrowWriter", api.DataSourceWriter)):  # type: ignore[misc]
     """Workers write files, and the driver commits them once. Spark 4.0 gives rows, later ones Arrow batches."""
 
-    def __init__(self, table: _Later, job: _Job) -> None:
-        self._later = table
+    def __init__(self, table: _DriverTable, job: _Job) -> None:
+        self._driver_table = table
         self._job = job
 
     def write(self, iterator: Iterator[Any]) -> _Written:
@@ -534,7 +536,7 @@ class _Writer(getattr(api, "DataSourceArrowWriter", api.DataSourceWriter)):  # t
         given = {"branch": job.branch, "commit_id": job.commit_id, "isolation": job.isolation, "engine": "arrow"}
         call: Any = None
         try:
-            table = self._later.open()
+            table = self._driver_table.open()
             call = table._begin(verb, given, parameters)
         finally:
             if call is None or call.found is not None:
@@ -584,7 +586,7 @@ def _batches(given: Iterator[Any]) -> Iterator[pa.RecordBatch]:
 _HISTORY = ("snapshots", "snapshot-log", "metadata-log", "statistics", "partition-statistics", "refs")
 
 
-def _slim(metadata: TableMetadata, branch: str | None, *snapshot_ids: int | None) -> TableMetadata:
+def _without_history(metadata: TableMetadata, branch: str | None, *snapshot_ids: int | None) -> TableMetadata:
     """The metadata without its history, which may be long and is pickled for every task: a branch's head, and these."""
     raw = {key: value for key, value in metadata.raw.items() if key not in _HISTORY}
     refs = {branch: metadata.refs[branch]} if branch is not None and branch in metadata.refs else {}

@@ -57,8 +57,8 @@ from frazil.on_spark import executor
 from frazil.on_spark.columns import condition
 from frazil.on_spark.connector import check_reachable
 from frazil.on_spark.fitting import fitted_columns
-from frazil.on_spark.placing import s3_options, shipped
-from frazil.on_spark.session import Frame, Session, held, remembered, session_of, setting, translated
+from frazil.on_spark.placing import by_value, s3_options
+from frazil.on_spark.session import Frame, Session, cached, session_of, setting, translated, with_settings
 from frazil.on_spark.transforms import decode_partition, transformed, with_partition
 from frazil.on_spark.types import FIELD_ID, needs_arrow_writer, spark_type
 from frazil.runtime import SYSTEM, Runtime
@@ -243,7 +243,7 @@ def _quoted(name: str) -> str:
 def _physical(frame: Frame, job: _Job) -> Frame:
     """The columns as the files have them, and the row's partition as text."""
     key = ("physical", frame.schema, str(job.layout.schema), job.native)
-    names, columns = remembered(job.spark, key, lambda: _file_columns(frame, job))
+    names, columns = cached(job.spark, key, lambda: _file_columns(frame, job))
     made = frame.toDF(*names).select(*columns)
     if job.partitioned:
         made = with_partition(made, job.hidden, job.spec, job.layout.schema, job.at)
@@ -493,7 +493,7 @@ def _write_natively(frame: Frame, folder: _Folder, job: _Job) -> list[_File]:
         writer = writer.partitionBy(job.hidden)
     # Not as for a reader, which takes patterns: here every character stands for itself.
     target = f"file://{local_path(folder.path)}" if is_local(folder.path) else folder.path
-    with held(job.spark, _HELD):
+    with with_settings(job.spark, _HELD):
         writer.parquet(target)
     found = folder.files()
     if f"{folder.path}/_SUCCESS" not in found:
@@ -581,7 +581,7 @@ def _footers(paths: list[str], job: _Job) -> dict[str, Any]:
         with ThreadPoolExecutor(_READERS) as pool:
             return dict(zip(paths, pool.map(partial(_read_footer, job.storage), paths), strict=True))
     frame = job.spark.createDataFrame([(path,) for path in paths], "path string")
-    read = shipped(partial(executor.read_footers, s3_options(job.storage, paths[0])))
+    read = by_value(partial(executor.read_footers, s3_options(job.storage, paths[0])))
     found = frame.mapInArrow(read, executor.FOOTERS).collect()
     return {row["path"]: pickle.loads(row["footer"]) for row in found}  # noqa: S301 - our own executors'
 
@@ -626,7 +626,7 @@ def _plain(kind: Any) -> Any:
 
 
 def _write_with_arrow(frame: Frame, folder: _Folder, job: _Job) -> list[_File]:
-    work = shipped(partial(executor.write_rows, _arrow_job(folder, job)))
+    work = by_value(partial(executor.write_rows, _arrow_job(folder, job)))
     rows = frame.mapInArrow(work, executor.WRITTEN).collect()
     return [_returned(row) for row in rows]
 

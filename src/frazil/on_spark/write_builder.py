@@ -18,10 +18,10 @@ from frazil.dml.write_builder import Pieces, WriteBuilder
 from frazil.errors import StorageError
 from frazil.expr import Filter
 from frazil.model import Content, DataFile, Run
-from frazil.on_spark.changes import Copies, stage_copies, stage_marks
+from frazil.on_spark.changes import Copies, stage_copies, stage_position_deletes
 from frazil.on_spark.fitting import means_the_same_in_arrow
-from frazil.on_spark.scan import FILE, POSITION, STRANGE_FILE, numbers_of, read_tasks, with_numbers
-from frazil.on_spark.session import Frame, Session, estimated_bytes, translated, without_origins
+from frazil.on_spark.scan import FILE, POSITION, UNEXPECTED_FILE, numbers_of, read_tasks, with_numbers
+from frazil.on_spark.session import Frame, Session, estimated_bytes, translated, without_column_origins
 from frazil.on_spark.stage import stage_rows
 from frazil.read.plan import FileTask
 from frazil.read.positions import bitmap, rows_with_positions
@@ -36,14 +36,16 @@ MOST_POSITIONS = 500_000
 
 
 class SparkWriteBuilder(WriteBuilder):
-    """``with SparkWriteBuilder(spark, view, settings) as builder: …``. Frames of positions have the columns FILE, the mark
-    of the file of one of the tasks, and POSITION, a row of that file.
+    """The same on a Spark session: ``with SparkWriteBuilder(spark, view, settings) as builder: …``.
+
+    Frames of positions have two columns: FILE, the mark of the file of one of the tasks (``scan.read_tasks``), and
+    POSITION, the number of a row in that file.
     """
 
     def __init__(self, spark: Session, view: View, settings: Settings) -> None:
         super().__init__(view, settings)
         self.spark = spark
-        self._quiet = without_origins()
+        self._quiet = without_column_origins()
 
     def __enter__(self) -> Self:
         super().__enter__()
@@ -140,7 +142,7 @@ class SparkWriteBuilder(WriteBuilder):
         positions = with_numbers(self.spark, positions.select(FILE, POSITION), tasks)
         if mode == COPY_ON_WRITE:
             return self._copy_the_rest(tasks, positions, moved=moved)
-        marks = stage_marks(self.spark, positions, tasks, self.view)
+        marks = stage_position_deletes(self.spark, positions, tasks, self.view)
         whole = {number for number, count in marks.counts.items() if count == tasks[number].file.record_count}
         gone = [tasks[number].file.file_path for number in whole]
         for number in whole:
@@ -255,7 +257,7 @@ def numbered_here(positions: pa.Table, tasks: Sequence[FileTask]) -> pa.Table:
     marks: Any = pa.array(known, pa.int64())
     places: Any = pc.index_in(positions[FILE], value_set=marks)
     if places.null_count:
-        raise StorageError(f"{STRANGE_FILE}; nothing was committed")
+        raise StorageError(f"{UNEXPECTED_FILE}; nothing was committed")
     numbers: Any = pa.array(known.values(), pa.int32())
     return positions.set_column(positions.schema.get_field_index(FILE), FILE, numbers.take(places.combine_chunks()))
 

@@ -177,7 +177,7 @@ def _delete_paths(task: FileTask) -> frozenset[str]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rows:
+class ChangedRows:
     """Rows of one file that came or went."""
 
     kind: str
@@ -186,9 +186,9 @@ class Rows:
     """Which of them; None: all that are live."""
 
 
-def changed_rows(found: Difference, lineage: Lineage | None, context: ReadContext) -> list[Rows]:
+def changed_rows(found: Difference, lineage: Lineage | None, context: ReadContext) -> list[ChangedRows]:
     """What became of the rows: those that went first. Files are opened only where row numbers alone do not tell."""
-    live = _Live(context)
+    live = _LivePositions(context)
     stayed: Mapping[str, BitMap64] = {}
     if lineage is not None:
         stayed = _copied(found, lineage, live)
@@ -196,16 +196,16 @@ def changed_rows(found: Difference, lineage: Lineage | None, context: ReadContex
         stayed = _cancelled(found, context)
     marked = [(after, live.of(before), live.of(after)) for before, after in found.kept]
     rows = [
-        *(_without(DELETE, task, stayed, live) for task in found.removed),
-        *(Rows(DELETE, _bare(task), before - after) for task, before, after in marked),
+        *(_without_copied(DELETE, task, stayed, live) for task in found.removed),
+        *(ChangedRows(DELETE, _without_deletes(task), before - after) for task, before, after in marked),
         # A delete file may also go, and then rows come back.
-        *(Rows(INSERT, _bare(task), after - before) for task, before, after in marked),
-        *(_without(INSERT, task, stayed, live) for task in found.added),
+        *(ChangedRows(INSERT, _without_deletes(task), after - before) for task, before, after in marked),
+        *(_without_copied(INSERT, task, stayed, live) for task in found.added),
     ]
     return [each for each in rows if each.positions is None or each.positions]
 
 
-class _Live:
+class _LivePositions:
     """The numbers of the live rows of files."""
 
     def __init__(self, context: ReadContext) -> None:
@@ -215,17 +215,17 @@ class _Live:
         return matching_positions(task, self._context)
 
 
-def _without(kind: str, task: FileTask, stayed: Mapping[str, BitMap64], live: _Live) -> Rows:
+def _without_copied(kind: str, task: FileTask, stayed: Mapping[str, BitMap64], live: _LivePositions) -> ChangedRows:
     copied = stayed.get(task.file.file_path)
-    return Rows(kind, task) if not copied else Rows(kind, _bare(task), live.of(task) - copied)
+    return ChangedRows(kind, task) if not copied else ChangedRows(kind, _without_deletes(task), live.of(task) - copied)
 
 
-def _bare(task: FileTask) -> FileTask:
+def _without_deletes(task: FileTask) -> FileTask:
     """The same file for those who know which of its rows they want."""
     return replace(task, deletes=())
 
 
-def _copied(found: Difference, lineage: Lineage, live: _Live) -> dict[str, BitMap64]:
+def _copied(found: Difference, lineage: Lineage, live: _LivePositions) -> dict[str, BitMap64]:
     """The rows of removed and added files that are the same row in another place, by file."""
     sources = {task.file.file_path: task for task in found.removed}
     outputs = {task.file.file_path: task for task in found.added}
@@ -295,7 +295,7 @@ def _plain_values(column: Array) -> list[Any]:
 # Reading
 
 
-def read_rows(rows: Rows, context: ReadContext) -> Iterator[pa.RecordBatch]:
+def read_rows(rows: ChangedRows, context: ReadContext) -> Iterator[pa.RecordBatch]:
     """The rows, as the columns that the reading wants."""
     if rows.positions is None:
         yield from read_task(rows.task, context)
@@ -324,7 +324,7 @@ def _groups_with(parquet: Any, positions: BitMap64) -> Iterator[tuple[int, int]]
         first += len(rows)
 
 
-def count_rows(rows: Rows, context: ReadContext) -> int:
+def count_rows(rows: ChangedRows, context: ReadContext) -> int:
     return count_task(rows.task, context) if rows.positions is None else len(rows.positions)
 
 
@@ -425,7 +425,7 @@ class Changes:
         return ReadContext.of(self.storage, self.metadata, self.columns)
 
 
-def _tagged(rows: Rows, context: ReadContext) -> Iterator[tuple[str, pa.RecordBatch]]:
+def _tagged(rows: ChangedRows, context: ReadContext) -> Iterator[tuple[str, pa.RecordBatch]]:
     return ((rows.kind, batch) for batch in read_rows(rows, context))
 
 

@@ -40,7 +40,7 @@ class Deletes:
     def __init__(self, storage: Storage, metadata: TableMetadata) -> None:
         self._storage = storage
         self._metadata = metadata
-        self._once = _Once()
+        self._once = _OnceCache()
         self._types: dict[int, IcebergType] = {}
 
     def positions(self, refs: Sequence[DeleteRef], path: str) -> Positions:
@@ -230,7 +230,7 @@ def _combine(before: Array | None, codes: Array, size: int) -> Array:
     return codes if before is None else pc.add(pc.multiply(before.cast(pa.int64()), size), codes)
 
 
-class _Once:
+class _OnceCache:
     """Computes each value once, also when several threads ask for it at the same moment."""
 
     def __init__(self) -> None:

@@ -31,7 +31,7 @@ from frazil.errors import FrazilError, InvalidInput, StorageError, Unsupported
 from frazil.format import statistics
 from frazil.format.metadata import TableMetadata
 from frazil.format.partitions import arrow_transform, column_at, partition_identity, partition_key, source_path
-from frazil.format.schemas import Same, arrow_schema, suggestion
+from frazil.format.schemas import IdentityKey, arrow_schema, suggestion
 from frazil.format.storage import Storage, storage_error
 from frazil.model import DataFile, Run
 from frazil.runtime import SYSTEM, Runtime
@@ -220,8 +220,8 @@ def layout_for(
     """How files with these columns are written under a spec of the table."""
     check_writable(metadata)
     return _cached_write_layout(
-        Same(schema),
-        Same(metadata.spec(spec_id)),
+        IdentityKey(schema),
+        IdentityKey(metadata.spec(spec_id)),
         metadata.sort_order().model_dump_json() if metadata.default_sort_order_id else "",
         metadata.location,
         tuple(sorted(metadata.properties.items())),
@@ -232,8 +232,8 @@ def layout_for(
 
 @lru_cache(maxsize=64)
 def _cached_write_layout(
-    schema_key: Same,
-    spec_key: Same,
+    schema_key: IdentityKey,
+    spec_key: IdentityKey,
     order_json: str,
     location: str,
     properties: tuple[tuple[str, str], ...],

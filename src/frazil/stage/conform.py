@@ -38,7 +38,7 @@ from pyiceberg.types import (
 )
 
 from frazil.errors import SchemaMismatch
-from frazil.format.schemas import Same, arrow_schema, is_arrow_bytes, is_arrow_list, is_arrow_text, suggestion
+from frazil.format.schemas import IdentityKey, arrow_schema, is_arrow_bytes, is_arrow_list, is_arrow_text, suggestion
 
 _MOST_SHOWN = 20
 
@@ -79,7 +79,7 @@ def conform(batch: pa.RecordBatch, schema: Schema) -> pa.RecordBatch:
 def conform_to(batch: pa.RecordBatch, schema: Schema, target: pa.Schema) -> pa.RecordBatch:
     """The same, typed by ``target``: the schema's own Arrow form, or that of its files, where names may differ."""
     problems = Problems()
-    matched = _match_columns(Same(schema), batch.schema)
+    matched = _match_columns(IdentityKey(schema), batch.schema)
     problems.lines.extend(matched.problems)
     columns = [
         pa.nulls(batch.num_rows, target.field(position).type)
@@ -100,7 +100,7 @@ class _ColumnMatch:
 
 
 @lru_cache(maxsize=256)
-def _match_columns(schema: Same, given: pa.Schema) -> _ColumnMatch:
+def _match_columns(schema: IdentityKey, given: pa.Schema) -> _ColumnMatch:
     return _match(schema.value.fields, list(given.names), "")
 
 

@@ -19,7 +19,7 @@ from pyroaring import BitMap64
 
 from frazil.format.metadata import TableMetadata
 from frazil.format.partitions import partition_key
-from frazil.format.schemas import Same
+from frazil.format.schemas import IdentityKey
 from frazil.format.storage import Storage, storage_error
 from frazil.model import PATH_FIELD, POSITION_FIELD, Content, DataFile
 from frazil.runtime import SYSTEM, Runtime
@@ -163,11 +163,11 @@ def _start(column: Any) -> int:
 
 def key_schema(schema: Schema, field_ids: Sequence[int]) -> Schema:
     """The columns of a key alone; a field inside a struct brings the struct with only that field in it."""
-    return _key_schema(Same(schema), frozenset(field_ids))
+    return _key_schema(IdentityKey(schema), frozenset(field_ids))
 
 
 @lru_cache(maxsize=64)
-def _key_schema(schema: Same, field_ids: frozenset[int]) -> Schema:
+def _key_schema(schema: IdentityKey, field_ids: frozenset[int]) -> Schema:
     return prune_columns(schema.value, set(field_ids))
 
 
