@@ -722,7 +722,7 @@ def test_upserting_again_and_again(lake: Lake, mode: UpsertMode) -> None:
 @pytest.mark.parametrize("mode", ["equality", "position", "copy-on-write"])
 def test_two_rows_of_one_key_are_refused(lake: Lake, mode: UpsertMode) -> None:
     stored(lake, numbered(1))
-    with pytest.raises(InvalidInput, match="2 rows with the key id=7"):
+    with pytest.raises(InvalidInput, match="2 of the rows have the same key id=7"):
         upsert(lake.view(), lake.arrow(numbered(1, 7, 8, 7)), SETTINGS, mode)
     assert lake.staged() == set()
 

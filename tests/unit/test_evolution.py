@@ -400,14 +400,14 @@ def test_nothing_to_do(change: Callable[[Schema], Schema | None]) -> None:
 
 REFUSED = [
     ("drop a key", drop("id"), "is a key"),
-    ("drop an element", drop("tags.element"), "list or map is made of"),
+    ("drop an element", drop("tags.element"), "is the element, key or value of a list or map"),
     ("drop in a map key", drop("attrs.key.k"), "map's keys"),
     ("drop the last field", drop("tags.x"), "without columns"),
     ("rename what is gone", lambda s: evolution.rename_column(s, GONE, "gone", "x"), "'gone' was dropped"),
     ("renamed otherwise", rename("Count", "n", old="count_of"), "was renamed to 'Count'"),
     ("rename to a taken name", rename("Count", "ratio"), "There is a column 'ratio' already"),
     ("rename to a name taken by case", rename("Count", "ID"), "already, as 'id'"),
-    ("rename an element", rename("tags.element", "e"), "list or map is made of"),
+    ("rename an element", rename("tags.element", "e"), "is the element, key or value of a list or map"),
     ("rename in a map key", rename("attrs.key.k", "e"), "map's keys"),
     ("rename to what reads like a nested name", rename("Count", "place.city"), "would not be valid"),
     ("widen to text", widen("Count", StringType()), "cannot become string"),
@@ -416,12 +416,12 @@ REFUSED = [
     ("widen what is gone", lambda s: evolution.widen_column(s, GONE, LongType()), "was dropped"),
     ("optional key", optional("id"), "keys are never null"),
     ("optional map key", optional("attrs.key"), "map's keys"),
-    ("doc of an element", doc("tags.element", "x"), "list or map is made of"),
+    ("doc of an element", doc("tags.element", "x"), "is the element, key or value of a list or map"),
     ("optional column as a key", keys("Count"), "may be null"),
     ("struct as a key", keys("place"), "cannot be a key"),
     ("float as a key", keys("ratio"), "cannot be a key"),
     ("key in a list", keys("tags.x"), "inside a list or map"),
-    ("move an element", move("tags.element", FIRST), "list or map is made of"),
+    ("move an element", move("tags.element", FIRST), "is the element, key or value of a list or map"),
     ("move what is gone", lambda s: evolution.move_column(s, GONE, FIRST), "was dropped"),
 ]
 

@@ -311,7 +311,7 @@ def test_a_file_with_another_number_of_rows_is_an_error(table: Written) -> None:
     file = table.data(numbered(1, 2))
     table.commit(file)
     pq.write_table(pa.Table.from_pylist(numbered(1), schema_to_pyarrow(IDS)), file.file_path)
-    with pytest.raises(CorruptMetadata, match="holds 1 rows, and the table says 2"):
+    with pytest.raises(CorruptMetadata, match="holds 1 rows, but the table expects 2"):
         table.rows()
 
 

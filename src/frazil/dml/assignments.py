@@ -87,10 +87,10 @@ def _refuse(name: str, part: str, path: list[NestedField], known: list[str]) -> 
     if path and not isinstance(path[-1].field_type, StructType):
         kind = str(path[-1].field_type).partition("<")[0]
         raise Unsupported(
-            f"set names {name!r}, and {path[-1].name!r} is a {kind}, into which an update does not reach",
+            f"set names {name!r}, but {path[-1].name!r} is a {kind}, whose parts an update cannot set",
             advice=f"Set {path[-1].name!r} as a whole",
         )
-    raise InvalidInput(f"set names the column {name!r}, and there is none", advice=did_you_mean(part, known))
+    raise InvalidInput(f"set names the column {name!r}, which does not exist", advice=did_you_mean(part, known))
 
 
 def _match(name: str, fields: tuple[NestedField, ...], case_sensitive: bool) -> NestedField | None:
@@ -99,7 +99,9 @@ def _match(name: str, fields: tuple[NestedField, ...], case_sensitive: bool) -> 
         return exact
     loose = [each for each in fields if each.name.lower() == name.lower()]
     if len(loose) > 1:
-        raise InvalidInput(f"The name {name!r} in set fits several columns: {', '.join(each.name for each in loose)}")
+        raise InvalidInput(
+            f"The name {name!r} in set matches several columns: {', '.join(each.name for each in loose)}"
+        )
     return loose[0] if loose else None
 
 

@@ -30,7 +30,7 @@ def cherry_pick(view: View, snapshot_id: int, settings: Settings) -> Write:
     change = change_of(view.storage, metadata, snapshot)
     if change.operation == "replace":
         raise InvalidInput(
-            f"The snapshot {snapshot_id} only puts rows into other files, so there is nothing to pick",
+            f"The snapshot {snapshot_id} only rewrites files, so there is nothing to pick",
             advice="Compact the branch itself",
         )
     return _write(view, settings, snapshot, change)
@@ -123,7 +123,7 @@ def _check_copies(view: View, base: Snapshot | None, snapshot: Snapshot) -> None
             return
         if change_of(view.storage, view.metadata, each).deletes:
             raise InvalidInput(
-                f"The snapshot {snapshot.snapshot_id} rests on deletes of the snapshot {each.snapshot_id} before it",
+                f"The snapshot {snapshot.snapshot_id} depends on deletes of the earlier snapshot {each.snapshot_id}",
                 advice="Publish the whole branch with fast_forward(), or repeat the write on this branch",
             )
 
@@ -145,9 +145,7 @@ def _positions(view: View, marks: tuple[DataFile, ...]) -> dict[str, BitMap64]:
     for file in marks:
         if file.content == Content.POSITION_DELETES:
             if named_file(file) is None:
-                raise InvalidInput(
-                    f"The delete file {file.file_path} is about several data files, which cannot be picked"
-                )
+                raise InvalidInput(f"The delete file {file.file_path} covers several data files and cannot be picked")
             for path, rows in Deletes(view.storage, view.metadata).rows_by_file(file).items():
                 found[path] = found.get(path, BitMap64()) | rows
     return found

@@ -54,7 +54,7 @@ class Merge:
         """Raises InvalidInput for what no rows can make right."""
         if not self.clauses:
             raise InvalidInput(
-                "The merge has no clause, so that it would do nothing",
+                "The merge has no clauses",
                 advice="Add one, for instance .when_matched_update_all() or .when_not_matched_insert_all()",
             )
         if self.source_alias.lower() == self.target_alias.lower():
@@ -65,7 +65,7 @@ class Merge:
             for each in clauses[:-1]:
                 if each.condition is None:
                     raise InvalidInput(
-                        f"The clause '{each}' takes every row, so that those after it never get one",
+                        f"The clause '{each}' has no condition, so the clauses after it are never reached",
                         advice="Give it a condition, or put it last",
                     )
 
@@ -80,7 +80,7 @@ def checked_on(on: object, keys: Sequence[str]) -> object:
         return on
     if not keys:
         raise InvalidInput(
-            "The table has no keys, so that the merge must say how rows are matched",
+            "The table has no key columns, so the merge needs on",
             advice='Write on=["id"], or on="target.id = source.id"',
         )
     return list(keys)

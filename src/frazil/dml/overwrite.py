@@ -55,7 +55,7 @@ def _stray(row: pa.RecordBatch, where: Filter) -> InvalidInput:
     shown = text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + "…"
     return InvalidInput(
         f"A row does not match where={where.text!r}: {shown}",
-        advice="Leave such rows out, or widen where: what is written must be what is replaced",
+        advice="Remove such rows, or widen where: every new row must match it",
     )
 
 

@@ -43,7 +43,7 @@ def row_delta(
 def _delete_by_position(builder: WriteBuilder, positions: Mapping[str, Sequence[int]], *, live_on: bool) -> int:
     view = builder.view
     if not isinstance(positions, Mapping):
-        raise InvalidInput(f"positions are a dict of data files with their row numbers, not {positions!r}")
+        raise InvalidInput(f"positions must be a dict from data file to row numbers, not {positions!r}")
     everything = parse_filter(None, view.schema)
     live = {task.file.file_path: task for task in view.tasks(everything)}
     count = 0
@@ -73,7 +73,7 @@ def _rows(task: FileTask, numbers: Sequence[int]) -> BitMap64:
         ) from error
     if rows and rows.max() >= task.file.record_count:
         raise InvalidInput(
-            f"The file {task.file.file_path} has {task.file.record_count} rows and none with the number {rows.max()}",
+            f"The file {task.file.file_path} has {task.file.record_count} rows, so it has no row {rows.max()}",
             advice="Rows are numbered from 0",
         )
     return rows

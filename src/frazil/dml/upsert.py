@@ -35,7 +35,7 @@ def key_ids(metadata: TableMetadata) -> tuple[int, ...]:
     found = tuple(sorted(metadata.schema().identifier_field_ids))
     if not found:
         raise InvalidInput(
-            "The table has no keys, by which rows would be found",
+            "The table has no key columns to find rows by",
             advice="Create it with keys=['id'], or use delete() and append()",
         )
     return found
@@ -173,8 +173,8 @@ class _IncomingRows:
         example = counted.filter(pc.greater(counted["count_all"], 1)).slice(0, 1)
         shown = ", ".join(f"{name}={example[name][0]}" for name in named.column_names)
         raise InvalidInput(
-            f"The rows have {example['count_all'][0]} rows with the key {shown}",
-            advice="Keep one row for each key: within one call there is no later one that could win",
+            f"{example['count_all'][0]} of the rows have the same key {shown}",
+            advice="Keep one row for each key: the rows of one call have no order in which the last could win",
         )
 
 

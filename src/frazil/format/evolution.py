@@ -188,7 +188,7 @@ class _ColumnLocation:
 def _locate(schema: Schema, column: BoundColumn) -> _ColumnLocation:
     path = column_path(schema, column.field_id)
     if path is None:
-        raise InvalidInput(f"The column {column.name!r} was dropped", advice="Look at the table's schema again")
+        raise InvalidInput(f"The column {column.name!r} was dropped", advice="Re-read the table's schema")
     if _is_in_a_map_key(path):
         raise InvalidInput(f"The column {column.name!r} is part of a map's keys, which Iceberg does not let change")
     return _ColumnLocation(path[-1], path[:-1])
@@ -209,7 +209,7 @@ def _struct_of(located: _ColumnLocation, schema: Schema, column: BoundColumn) ->
     if isinstance(holder, StructType):
         return holder.fields
     raise InvalidInput(
-        f"{column.name!r} is what a list or map is made of; it has no name or place of its own to change",
+        f"{column.name!r} is the element, key or value of a list or map; it has no name or position to change",
         advice="Change the list or map itself, or a field inside",
     )
 
@@ -313,7 +313,7 @@ def position_beside(
         known = [field.name for field in siblings]
         raise InvalidInput(f"There is no column {name!r} in {where} itself", advice=suggestion(str(name), known))
     if anchor.field_id == moved:
-        raise InvalidInput(f"The column {anchor.name!r} cannot stand {side} itself")
+        raise InvalidInput(f"The column {anchor.name!r} cannot be moved {side} itself")
     neighbours = siblings[found[0] :: -1] if side == "after" else siblings[found[0] :]
     return ColumnPosition(side, tuple(field.field_id for field in neighbours if field.field_id != moved))
 
@@ -389,7 +389,8 @@ def drop_columns(schema: Schema, columns: Iterable[BoundColumn]) -> Schema | Non
         if fields and not kept:
             holder = "The table" if at == _ROOT else f"The struct {full_name(schema, at)!r}"
             raise InvalidInput(
-                f"{holder} would be left without columns", advice="Drop the whole, or add a column first"
+                f"{holder} would be left without columns",
+                advice="Drop the whole table or struct, or add a column first",
             )
         return kept
 
@@ -404,7 +405,7 @@ def rename_column(schema: Schema, column: BoundColumn, old: str, new: str) -> Sc
     if located.field.name != old:
         raise InvalidInput(
             f"The column {column.name!r} was renamed to {located.field.name!r}",
-            advice="Rename that, if need be",
+            advice="Rename it by that name",
         )
     _check_free(new, (field for field in siblings if field.field_id != column.field_id), new)
     return _with_field(schema, column.field_id, name=new)

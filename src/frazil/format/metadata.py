@@ -148,7 +148,7 @@ class TableMetadata:
         for schema_id in newest_first:
             if sources <= self.schema(schema_id).field_ids:
                 return self.schema(schema_id)
-        raise CorruptMetadata(f"No schema of the table at {self.location} has all source columns of spec {spec_id}")
+        raise CorruptMetadata(f"No schema of the table at {self.location} has all the source columns of spec {spec_id}")
 
     @property
     def metadata_folder(self) -> str:

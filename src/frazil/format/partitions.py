@@ -151,7 +151,9 @@ def _find(column: str, schema: Schema, text: str, example: str) -> tuple[str, Ne
     names = [name for name in schema.column_names if _only_through_structs(schema, name)]
     found = match_name(column.replace("`", ""), names)
     if found is None:
-        raise InvalidInput(f"{text!r} names no column of the table", advice=f"{suggestion(column, names)} {example}")
+        raise InvalidInput(
+            f"{text!r} does not name a column of the table", advice=f"{suggestion(column, names)} {example}"
+        )
     return found, schema.find_field(found)
 
 
@@ -227,7 +229,7 @@ def arrow_transform(transform: AnyTransform, source: IcebergType) -> Callable[[A
     """
     if isinstance(transform, UnknownTransform):
         raise Unsupported(
-            "The table is partitioned or sorted by a transform this version does not know",
+            "The table is partitioned or sorted by a transform that this version does not support",
             evidence=repr(transform),
         )
     if isinstance(transform, IdentityTransform):
@@ -258,7 +260,7 @@ def _faithful(transform: AnyTransform, array: Any, result: Any) -> Any:
         wrong = wrong or not _fits_precision(result)
     if wrong:
         raise SchemaMismatch(
-            f"Some values are so extreme that {transform} of them has no room in a partition",
+            f"Some values are too large or too small for a partition value of {transform}",
             advice="Leave out those rows, or partition the table by something else",
         )
     return result

@@ -36,10 +36,12 @@ _PLACES = ("write.data.path", "write.metadata.path", "write.object-storage.path"
 def checked_properties(properties: object) -> dict[str, str]:
     """The properties as given, or InvalidInput for the first one that cannot be."""
     if not isinstance(properties, Mapping):
-        raise InvalidInput(f"Properties are a dict of texts, not {type(properties).__name__}")
+        raise InvalidInput(f"Properties must be a dict of strings, not {type(properties).__name__}")
     for key, value in properties.items():
         if not isinstance(key, str) or not isinstance(value, str):
-            raise InvalidInput(f"Properties are texts, and {key!r}: {value!r} is not", advice="Write numbers as '16'")
+            raise InvalidInput(
+                f"Properties must be strings, but {key!r}: {value!r} is not", advice="Write numbers as '16'"
+            )
         _check_one(key, value)
     return dict(properties)
 
@@ -47,7 +49,7 @@ def checked_properties(properties: object) -> dict[str, str]:
 def _check_one(key: str, value: str) -> None:
     least = _AT_LEAST.get(key)
     if least is not None and (not value.isdigit() or int(value) < least):
-        raise InvalidInput(f"The table property {key} must be a whole number from {least} on, not {value!r}")
+        raise InvalidInput(f"The table property {key} must be a whole number of at least {least}, not {value!r}")
     if key in _PLACES and not value.startswith("/") and "://" not in value:
         raise InvalidInput(f"The table property {key} must be an absolute location, not {value!r}")
     if key == RETENTION and value not in ("true", "false"):

@@ -47,7 +47,7 @@ def expired(
     for name, ref in refs.items():
         if not metadata.has_snapshot(ref["snapshot-id"]):
             # Nobody could tell what belongs to its history, and all of that would go.
-            raise CorruptMetadata(f"The {ref['type']} {name!r} names a snapshot that is not kept")
+            raise CorruptMetadata(f"The {ref['type']} {name!r} refers to a snapshot that no longer exists")
         kept.add(ref["snapshot-id"])
         if ref["type"] == "branch":
             age, own_count = ref.get("max-snapshot-age-ms"), ref.get("min-snapshots-to-keep")

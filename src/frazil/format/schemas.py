@@ -132,7 +132,7 @@ def _typed_field(kind: object, name: str) -> NestedField:
 
         fields = ddl_fields(f"`{quoted}` {kind}", itertools.count(1))
         if len(fields) != 1 or fields[0].required or fields[0].doc is not None:
-            raise InvalidInput(f"{kind!r} is not just a type", advice=TYPE_NAMES)
+            raise InvalidInput(f"{kind!r} is not a type alone", advice=TYPE_NAMES)
         return fields[0]
     if callable(getattr(kind, "jsonValue", None)) and callable(getattr(kind, "simpleString", None)):
         value = kind.jsonValue()  # type: ignore[attr-defined]
@@ -245,7 +245,7 @@ def _check_type(kind: IcebergType, path: str, depth: int) -> None:
             checked_decimal(kind.precision, kind.scale, path)
         case _ if not isinstance(kind, V2_TYPES):
             raise InvalidInput(
-                f"The column {path!r} has the type {kind}, which Iceberg's format version 2 does not know",
+                f"The column {path!r} has the type {kind}, which Iceberg's format version 2 does not have",
                 advice=TYPE_NAMES,
             )
 
@@ -382,7 +382,7 @@ def _arrow_primitive(kind: pa.DataType, path: str) -> PrimitiveType:
             return makes(kind, path)
     if pa.types.is_null(kind):
         raise InvalidInput(
-            f"The column {path!r} has only nulls, so its type cannot be told",
+            f"The column {path!r} has only nulls, so its type cannot be inferred",
             advice="Give the column a type, for example pa.field(name, pa.string())",
         )
     raise InvalidInput(f"The column {path!r} has the Arrow type {kind}, which Iceberg does not have", advice=TYPE_NAMES)

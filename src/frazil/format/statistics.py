@@ -145,7 +145,7 @@ def _metrics(text: str | None, default: Metrics) -> Metrics:
     if found and int(found[1]) > 0:
         return Metrics("truncate", int(found[1]))
     # As in Iceberg Java: a table stays writable when someone mistyped this property.
-    logger.warning("Ignoring the unknown metrics mode %r; known are none, counts, truncate(n) and full", text)
+    logger.warning("Ignoring the unknown metrics mode %r; use none, counts, truncate(n) or full", text)
     return default
 
 

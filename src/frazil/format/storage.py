@@ -243,7 +243,7 @@ class Storage:
 
     def __getstate__(self) -> dict[str, Any]:
         if "memory" in self._backends:
-            raise Unsupported("A memory:// lake lives in one process and cannot be pickled")
+            raise Unsupported("A memory:// lake exists in one process only and cannot be pickled")
         return {"properties": self.properties}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

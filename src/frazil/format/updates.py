@@ -88,7 +88,7 @@ def _remove_snapshots(raw: Json, update: Update, _: int) -> None:
     gone = set(update["snapshot-ids"])
     named = sorted(name for name, ref in TableMetadata(raw).refs.items() if ref["snapshot-id"] in gone)
     if named:
-        raise InvalidInput(f"A snapshot that {named[0]!r} names cannot be removed")
+        raise InvalidInput(f"A snapshot that the branch or tag {named[0]!r} refers to cannot be removed")
     raw["snapshots"] = [each for each in raw.get("snapshots") or () if each["snapshot-id"] not in gone]
     log = raw.get("snapshot-log")
     if log:

@@ -74,7 +74,8 @@ def check_reachable(spark: Session, location: str, storage: Storage) -> None:
     master = setting(spark, "spark.master", "local")
     if not master.startswith("local"):
         raise Unsupported(
-            f"The table is in a folder of this machine, {location}, and Spark's executors are on others ({master})",
+            f"The table is in the local folder {location}, which Spark's executors on other machines cannot reach",
+            evidence=f"spark.master is {master}",
             advice=f"Keep the lake in an object store. If the folder is shared by all of them, connect with "
             f'properties={{"{SHARED_FILES}": "true"}}',
         )

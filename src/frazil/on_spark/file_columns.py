@@ -369,7 +369,7 @@ class Projection:
         if not _narrows(source, kind):
             raise CorruptMetadata(f"{problem}{source}, which cannot be read as {kind}")
         # A cast would wrap around or fail, as the session says.
-        refused = self._f.raise_error(self._f.lit(f"{problem}a value that is no {kind}"))
+        refused = self._f.raise_error(self._f.lit(f"{problem}a value that is not a valid {kind}"))
         made = value.try_cast(spark_type(kind))
         return self._f.when(value.isNotNull() & made.isNull(), refused).otherwise(made)
 

@@ -74,8 +74,8 @@ class KeyFrame:
             f"{self.schema.find_column_name(field_id)}={found[0][at]}" for at, field_id in enumerate(self.field_ids)
         )
         raise InvalidInput(
-            f"The rows have {found[0]['count']} rows with the key {shown}",
-            advice="Keep one row for each key: within one call there is no later one that could win",
+            f"{found[0]['count']} of the rows have the same key {shown}",
+            advice="Keep one row for each key: the rows of one call have no order in which the last could win",
         )
 
     def matching(self, rows: Frame) -> Frame:

@@ -126,8 +126,8 @@ class _MergeRun:
             alias = self._both.find_field(column.path[0]).name
             if alias not in scopes:
                 raise InvalidInput(
-                    f"The condition of '{clause}' names {column.name}, and such a row has no {alias} row",
-                    advice=f"Only columns of {scopes[0]} are there",
+                    f"The condition of '{clause}' names {column.name}, but the clause has no {alias} row",
+                    advice=f"Use only columns of {scopes[0]}",
                 )
         return found
 
@@ -341,9 +341,9 @@ class _MergeRun:
         twice = counted.limit(1).collect()
         if twice:
             raise InvalidInput(
-                f"A row of {self._view.table} is met by {twice[0]['count']} rows of the source, and a clause would "
+                f"A row of {self._view.table} matches {twice[0]['count']} rows of the source, and a clause would "
                 "change it for each of them",
-                advice="Make the source have one row for each row it meets, or tighten the condition",
+                advice="Keep one source row for each row it matches, or tighten the condition",
             )
 
     # Columns
@@ -361,7 +361,7 @@ class _MergeRun:
         lines = [
             f"Merge into {self._view.table}",
             f"  on         {plan.on if self._on is None else self._on.text}",
-            f"  by key     {by_key or 'no equality of columns: every row of the table is compared'}",
+            f"  by key     {by_key or 'none: every row of the table is compared'}",
             *(f"  clause {index}   {each}" for index, each in enumerate(plan.clauses)),
         ]
         return "\n".join(lines)
@@ -421,6 +421,6 @@ def _refuse_unstable(text: str) -> None:
         at = lowered.find(f"{name}(")
         if at == 0 or (at > 0 and not (lowered[at - 1].isalnum() or lowered[at - 1] == "_")):
             raise InvalidInput(
-                f"The condition uses {name}(), which has another value each time",
-                advice="Put it into a column of the source, which is run once, and name that column",
+                f"The condition uses {name}(), which returns a different value each time",
+                advice="Compute it in a column of the source, which runs once, and use that column",
             )

@@ -72,8 +72,8 @@ def named_columns(frame: Frame, names: Sequence[str], schema: Schema) -> Frame:
 
     if len(frame.columns) != len(names):
         raise InvalidInput(
-            f"The query has {len(frame.columns)} columns, and {len(names)} are wanted",
-            evidence=f"Wanted are {', '.join(names)}",
+            f"The query has {len(frame.columns)} columns, but {len(names)} are expected",
+            evidence=f"Expected: {', '.join(names)}",
         )
     fields = frame.schema.fields
     numbered = frame.toDF(*(f"c{position}" for position in range(len(names))))

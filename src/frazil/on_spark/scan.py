@@ -64,7 +64,7 @@ FILE, POSITION = "__frazil_file", "__frazil_pos"
 _URI, _MARK, _SEQUENCE, _SCOPE = "__frazil_uri", "__frazil_mark", "__frazil_seq", "__frazil_scope"
 _PATH, _SET, _GONE, _KEY = "__frazil_path", "__frazil_set", "__frazil_gone", "__frazil_key"
 _GONE_SCOPE, _NUMBER = "__frazil_gone_scope", "__frazil_number"
-UNEXPECTED_FILE = "Spark read a file that was not asked for, or that has not the size or rows of the table's metadata"
+UNEXPECTED_FILE = "Spark read an unexpected file, or one whose size or row count differs from the table's metadata"
 Numbered = Literal["no", "number", "mark"]
 _MOST_LISTED = 400
 """So many files are named in the query itself; more of them in a relation."""
@@ -214,7 +214,7 @@ def relation(spark: Session, files: Sequence[str], schema: Any, storage: Storage
     hidden = next((path for path in files if paths.is_hidden(path)), None)
     if hidden is not None:
         raise Unsupported(
-            f"Spark leaves out files with names like that of {hidden}", advice="Use to_arrow(), or rewrite the file"
+            f"Spark ignores files with names such as {hidden}", advice="Use to_arrow(), or rewrite the file"
         )
     options = {**_OPTIONS, **connector_options(files, storage)}
     with with_settings(spark, _LISTING if len(files) > _LISTED_BY_DRIVER else {}), connector_needed():

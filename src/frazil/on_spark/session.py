@@ -71,7 +71,7 @@ def check_java() -> None:
     home = os.environ.get("JAVA_HOME")
     java = os.path.join(home, "bin", "java") if home else shutil.which("java")
     if java is None or not os.path.exists(java):
-        found = f"JAVA_HOME is {home}, and there is no bin/java in it" if home else "There is no java on PATH"
+        found = f"JAVA_HOME is {home}, which has no bin/java" if home else "There is no java on PATH"
         raise Unsupported(f"Spark needs Java {JAVA_NEEDED} or newer. {found}", advice=_JAVA_ADVICE)
     answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
     version = _java_version(answer.stderr + answer.stdout)

@@ -111,7 +111,9 @@ class TableSource(api.DataSource):  # type: ignore[misc]
         self._check_options(_WRITE)
         where = self._given.get("where")
         if where is not None and not overwrite:
-            raise InvalidInput("where is for mode('overwrite'): which rows go", advice="Leave it out to append")
+            raise InvalidInput(
+                "where needs mode('overwrite'): it selects the rows to replace", advice="Leave it out to append"
+            )
         branch = self._given.get("branch", MAIN)
         with self._opened() as table:
             # Refused now, before a row is written.
@@ -177,7 +179,7 @@ def _pin(metadata: TableMetadata, options: Mapping[str, str]) -> _PinnedRead:
     for field in columns.fields:
         if not isinstance(field.field_type, UUIDType) and "uuid" in str(field.field_type):
             raise Unsupported(
-                f"The column {field.name!r} has a uuid inside, which this door cannot read",
+                f'The column {field.name!r} contains a uuid, which format("frazil") cannot read',
                 advice="Use scan().to_spark(), or leave the column out with the option columns",
             )
     return _PinnedRead(None if snapshot is None else snapshot.snapshot_id, columns, schema)
@@ -282,7 +284,8 @@ class _Reader(api.DataSourceReader):  # type: ignore[misc]
         self._metadata = _without_history(metadata, None, pin.snapshot_id)
         if pin.snapshot_id is not None and self._metadata.snapshot(pin.snapshot_id) is None:
             raise InvalidInput(
-                f"The snapshot {pin.snapshot_id} has expired since the DataFrame was made", advice="Make it again"
+                f"The snapshot {pin.snapshot_id} has expired since the DataFrame was made",
+                advice="Create the DataFrame again",
             )
 
     def partitions(self) -> list[_Files]:
@@ -468,9 +471,9 @@ class _StreamReader(api.DataSourceStreamReader):  # type: ignore[misc]
         if getattr(self._options, option):
             return False
         raise InvalidInput(
-            f"Snapshot {step.snapshot.snapshot_id} of {self._table.name} is of the kind {operation!r}: it took rows "
-            "out, and a stream of appended rows cannot say so",
-            advice=f"Read on with {option}=True, which leaves out what such snapshots did, or use table.changes()",
+            f"Snapshot {step.snapshot.snapshot_id} of {self._table.name} is {operation!r}, not an append: a stream of "
+            "appended rows cannot show rows that were removed",
+            advice=f"Set {option}=True to skip such snapshots, or use table.changes()",
         )
 
 

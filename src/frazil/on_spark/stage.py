@@ -337,7 +337,7 @@ class _Metrics:
             shown = text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + "…"
             raise InvalidInput(
                 f"A row does not match where={self.where.text!r}: {shown}",
-                advice="Leave such rows out, or widen where: what is written must be what is replaced",
+                advice="Remove such rows, or widen where: every new row must match it",
             )
         lines = [
             _null_line(name.partition(" ")[2], each, found[name])
@@ -498,7 +498,7 @@ def _write_natively(frame: Frame, folder: _Folder, job: _Job) -> list[_File]:
     found = folder.files()
     if f"{folder.path}/_SUCCESS" not in found:
         raise StorageError(
-            f"Spark's write to {folder.path} ended without a word that it is complete",
+            f"Spark's write to {folder.path} finished without the file _SUCCESS; nothing was committed",
             advice="See that the driver and the executors reach the same file system",
         )
     paths = {path: size for path, size in found.items() if _is_written(path[len(folder.path) + 1 :])}
@@ -598,7 +598,7 @@ def _check_types(path: str, footer: Any, job: _Job) -> None:
     wrong = [] if legacy else list(_differences(found, job.layout.target, ""))
     if legacy or wrong or found.names != job.layout.target.names:
         raise StorageError(
-            f"Spark wrote {path} otherwise than it was asked to; nothing was committed",
+            f"The file {path} does not match the requested schema or encoding; nothing was committed",
             evidence="; ".join(wrong) or f"the file has the columns {found.names}, {sorted(legacy)}",
             advice=f"Let no other thread of this session change {', '.join(_HELD)} while rows are written",
         )
@@ -609,11 +609,11 @@ def _differences(found: Any, wanted: Any, path: str) -> Iterator[str]:
         name = f"{path}.{theirs.name}" if path else theirs.name
         ids = [(each.metadata or {}).get(b"PARQUET:field_id") for each in (mine, theirs)]
         if ids[0] != ids[1]:
-            yield f"{name!r} has the field id {ids[0]} and not {ids[1]}"
+            yield f"{name!r} has the field id {ids[0]} instead of {ids[1]}"
         if pa.types.is_struct(theirs.type) and pa.types.is_struct(mine.type):
             yield from _differences(mine.type, theirs.type, name)
         elif _plain(mine.type) != _plain(theirs.type):
-            yield f"{name!r} has the type {mine.type} and not {theirs.type}"
+            yield f"{name!r} has the type {mine.type} instead of {theirs.type}"
 
 
 def _plain(kind: Any) -> Any:
@@ -683,7 +683,7 @@ def _check_rows(files: Sequence[_File], expected: int) -> None:
     written = sum(each.footer.num_rows for each in files)
     if written != expected:
         raise StorageError(
-            f"Spark counted {expected} rows on their way, and the files hold {written}; nothing was committed",
+            f"Spark processed {expected} rows, but the files it wrote hold {written}; nothing was committed",
             advice="See that the driver and the executors reach the same file system, then call again",
         )
 

@@ -149,7 +149,7 @@ def transformed(transform: AnyTransform, kind: PrimitiveType, column: SparkColum
 
             return F.lit(None).cast("int")
     raise Unsupported(
-        "The table is partitioned or sorted by a transform this version does not know", evidence=repr(transform)
+        "The table is partitioned or sorted by a transform that this version does not support", evidence=repr(transform)
     )
 
 
@@ -475,6 +475,6 @@ def _decimal(text: str, kind: DecimalType, transform: AnyTransform) -> Decimal:
 
 def _no_room(transform: AnyTransform) -> SchemaMismatch:
     return SchemaMismatch(
-        f"Some values are so extreme that {transform} of them has no room in a partition",
+        f"Some values are too large or too small for a partition value of {transform}",
         advice="Leave out those rows, or partition the table by something else",
     )

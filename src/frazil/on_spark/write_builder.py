@@ -317,5 +317,5 @@ def check_count(staged: StagedFiles, found: int, what: str) -> None:
     if staged.rows != found:
         raise StorageError(
             f"The {what} found {found} rows to change and wrote {staged.rows}",
-            advice="Nothing was committed. Values that differ from run to run do this: leave them out of the write",
+            advice="Nothing was committed. Values that differ from run to run cause this: remove them from the write",
         )

@@ -85,17 +85,17 @@ def _no_way_back(
     metadata: TableMetadata, since: Snapshot, until: Snapshot | None, passed: Sequence[Snapshot]
 ) -> InvalidInput:
     if until is None:
-        return InvalidInput(f"The table's main branch has no rows, and so none that came after {since.snapshot_id}")
+        return InvalidInput(f"The table's main branch is empty, so it has no changes since {since.snapshot_id}")
     oldest = passed[-1]
     parent = oldest.parent_snapshot_id
     if parent is not None and not metadata.has_snapshot(parent):
-        evidence = f"Snapshot {parent}, from which {oldest.snapshot_id} was made, has expired"
+        evidence = f"Snapshot {parent}, the parent of {oldest.snapshot_id}, has expired"
     elif until.sequence_number < since.sequence_number:
-        evidence = f"{until.snapshot_id} is the older one of the two"
+        evidence = f"{until.snapshot_id} is older than {since.snapshot_id}"
     else:
-        evidence = f"{since.snapshot_id} was rolled back, or is of another branch"
+        evidence = f"{since.snapshot_id} was rolled back or is on another branch"
     return InvalidInput(
-        f"Snapshot {until.snapshot_id} was not made from snapshot {since.snapshot_id}: there are no changes between",
+        f"Snapshot {until.snapshot_id} is not a descendant of snapshot {since.snapshot_id}",
         evidence=evidence,
         advice="Take a snapshot that history() shows with is_current_ancestor, or since=None for everything",
     )
@@ -154,7 +154,7 @@ def _manifests(storage: Storage, snapshot: Snapshot | None) -> tuple[Manifest, .
         return ()
     if snapshot.manifest_list is None:
         raise Unsupported(
-            f"The snapshot {snapshot.snapshot_id} keeps its manifests in the metadata file, as format v1 once did",
+            f"The snapshot {snapshot.snapshot_id} lists its manifests in the metadata file, as early format v1 does",
             advice="Ask for the changes since a later snapshot",
         )
     return read_manifest_list(storage, snapshot.manifest_list)
@@ -349,7 +349,7 @@ class Changes:
         taken = next((each.name for each in self.columns.fields if each.name in (TYPE, ORDINAL, SNAPSHOT)), None)
         if taken is not None:
             raise InvalidInput(
-                f"The table {self.table} has a column {taken!r}, which is the name of one that tells about changes",
+                f"The table {self.table} has a column {taken!r}, which is reserved for the changes",
                 advice="Rename the column",
             )
 
@@ -401,7 +401,7 @@ class Changes:
     def to_spark(self, spark: Any = None) -> Any:
         """The rows as a DataFrame of a Spark session: the one given, else the lake's, else the one that is active."""
         if self.spark_reader is None:
-            raise Unsupported("These changes were asked for without a lake", advice="Use to_arrow() or to_batches()")
+            raise Unsupported("These changes were requested without a lake", advice="Use to_arrow() or to_batches()")
         return self.spark_reader(self, spark)
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:

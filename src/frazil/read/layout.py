@@ -296,7 +296,7 @@ def convert(array: Array, target: Any, where: Callable[[], str]) -> Array:
     try:
         return array.cast(target)
     except pa.ArrowInvalid as error:
-        raise CorruptMetadata(f"{where()} holds a value that is no {target}", evidence=str(error)) from error
+        raise CorruptMetadata(f"{where()} holds a value that is not a valid {target}", evidence=str(error)) from error
 
 
 def _retimed(array: Array, target: Any) -> Array:

@@ -84,7 +84,7 @@ def plan(
         return ScanPlan(())
     if snapshot.manifest_list is None:
         raise Unsupported(
-            f"The snapshot {snapshot.snapshot_id} keeps its manifests in the metadata file, as format v1 once did",
+            f"The snapshot {snapshot.snapshot_id} lists its manifests in the metadata file, as early format v1 does",
             advice="Rewrite the table's manifests with another engine, or write one new commit to it",
         )
     manifests = read_manifest_list(storage, snapshot.manifest_list)

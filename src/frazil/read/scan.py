@@ -289,7 +289,7 @@ def select_columns(schema: Schema, columns: Iterable[str], case_sensitive: bool)
         path = _find_path(schema, name, case_sensitive)
         others = chosen.setdefault(path[0].field_id, [])
         if any(path[: len(other)] == other[: len(path)] for other in others):
-            raise InvalidInput(f"The column {name!r} is asked for twice")
+            raise InvalidInput(f"The column {name!r} is listed twice")
         others.append(path)
     fields = [_narrowed(paths[0][0], [path[1:] for path in paths]) for paths in chosen.values()]
     return Schema(*fields, schema_id=schema.schema_id)
@@ -319,7 +319,7 @@ def _match(fields: tuple[NestedField, ...], name: str, case_sensitive: bool) -> 
         return exact
     loose = [field for field in fields if field.name.lower() == name.lower()]
     if len(loose) > 1:
-        raise InvalidInput(f"The name {name!r} fits several columns: {', '.join(field.name for field in loose)}")
+        raise InvalidInput(f"The name {name!r} matches several columns: {', '.join(field.name for field in loose)}")
     return loose[0] if loose else None
 
 
@@ -366,7 +366,7 @@ def _by_id(metadata: TableMetadata, snapshot_id: int) -> Snapshot:
     if found is None:
         known = [str(each.snapshot_id) for each in metadata.snapshots()]
         raise InvalidInput(
-            f"The table has no snapshot {snapshot_id}: it never was, or it has expired",
+            f"The table has no snapshot {snapshot_id}. It never existed or has expired",
             advice=f"The latest are {', '.join(known[-_SHOWN:])}" if known else "The table has no snapshot yet",
         )
     return found
@@ -390,8 +390,8 @@ def _by_time(metadata: TableMetadata, as_of: dt.datetime | str | int) -> Snapsho
     log = metadata.snapshot_log()
     earlier = [snapshot_id for at, snapshot_id in log if at <= moment]
     if not earlier:
-        first = f"its first snapshot still known is of {iso(log[0][0])}" if log else "it has no snapshot yet"
-        raise InvalidInput(f"The table had no rows to show as of {iso(moment)}", evidence=f"As of now, {first}")
+        first = f"The oldest known snapshot is from {iso(log[0][0])}" if log else "The table has no snapshot yet"
+        raise InvalidInput(f"The table has no snapshot as of {iso(moment)}", evidence=first)
     found = metadata.snapshot(earlier[-1])
     if found is None:
         raise InvalidInput(f"The snapshot that was current at {iso(moment)} has expired", advice="See history()")

@@ -300,7 +300,10 @@ def _settings(properties: dict[str, str], options: Mapping[str, str]) -> _Writer
             raise InvalidInput(f"The write option {name!r} is unknown", advice=suggestion(name, _OPTIONS))
         properties[_OPTIONS[name]] = str(value)
     if (wanted := properties.get("write.format.default", "parquet").lower()) != "parquet":
-        raise Unsupported(f"The table asks for {wanted} files", advice="Set write.format.default to parquet")
+        raise Unsupported(
+            f"The table's default file format is {wanted}, and only Parquet can be written",
+            advice="Set write.format.default to parquet",
+        )
     codec = properties.get("write.parquet.compression-codec", "zstd").lower()
     if codec not in _CODECS:
         raise InvalidInput(f"The Parquet compression codec {codec!r} is unknown", advice=suggestion(codec, _CODECS))

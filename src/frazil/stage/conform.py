@@ -175,7 +175,7 @@ def _convert(array: Any, kind: IcebergType, target: Any, name: str, problems: Pr
             return _map(array, kind, target, name, problems)
         case PrimitiveType():
             return _primitive(array, kind, target)
-    raise Misfit("these types have nothing in common")
+    raise Misfit("the types are not compatible")
 
 
 def _check_utf8(array: Any) -> None:
@@ -396,12 +396,12 @@ def _refused(kind: PrimitiveType, given: Any) -> Misfit:
     match kind:
         case TimestamptzType() if pa.types.is_timestamp(given):
             return Misfit(
-                "these timestamps have no time zone and the column's have",
+                "the timestamps have no time zone, but the column's do",
                 "If they are UTC: in pandas df[c] = df[c].dt.tz_localize('UTC'), in Arrow pc.assume_timezone(c, 'UTC')",
             )
         case TimestampType() if pa.types.is_timestamp(given):
             return Misfit(
-                "these timestamps have a time zone and the column's have none",
+                "the timestamps have a time zone, but the column's do not",
                 "In pandas df[c] = df[c].dt.tz_convert('UTC').dt.tz_localize(None), in Arrow pc.local_timestamp(c)",
             )
         case IntegerType() | LongType() if pa.types.is_floating(given):
@@ -411,7 +411,7 @@ def _refused(kind: PrimitiveType, given: Any) -> Misfit:
             )
         case FloatType() if pa.types.is_float64(given):
             return Misfit("double has more digits than float", "Cast with pa.float32() where the loss is meant")
-    return Misfit("these types have nothing in common", "Cast the column first")
+    return Misfit("the types are not compatible", "Cast the column first")
 
 
 def _uuid(array: Any, target: Any) -> Any:

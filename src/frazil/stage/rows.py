@@ -128,7 +128,7 @@ def _is_dicts(rows: Any) -> TypeGuard[Sequence[Mapping[Any, Any]]]:
     others = [position for position, row in enumerate(rows) if not isinstance(row, Mapping)]
     if others and len(others) < len(rows):
         wrong = type(rows[others[0]]).__name__
-        raise InvalidInput(f"Row {others[0]} is a {wrong}, and others are dicts", advice="Give a dict for each row")
+        raise InvalidInput(f"Row {others[0]} is a {wrong}, but other rows are dicts", advice="Give a dict for each row")
     return not others
 
 
@@ -165,7 +165,7 @@ def _arrow_reader(rows: Any, schema: Schema | None = None) -> pa.RecordBatchRead
         return _imported(rows)
     if isinstance(rows, Iterator | list | tuple):
         return _from_batches(iter(rows))
-    raise InvalidInput(f"A {type(rows).__name__} is not rows", advice=_ACCEPTED)
+    raise InvalidInput(f"Cannot read rows from a {type(rows).__name__}", advice=_ACCEPTED)
 
 
 def _from_pandas(frame: Any, schema: Schema | None) -> pa.RecordBatchReader:
@@ -198,7 +198,7 @@ def _imported(rows: Any) -> pa.RecordBatchReader:
         return _one_batch(pa.record_batch(rows))
     except (pa.ArrowException, ValueError, TypeError) as error:
         raise InvalidInput(
-            f"The {type(rows).__name__} is not a stream of rows: {_first_line(error)}", advice=_ACCEPTED
+            f"Cannot read rows from the {type(rows).__name__}: {_first_line(error)}", advice=_ACCEPTED
         ) from error
 
 
@@ -219,7 +219,7 @@ def _as_batches(rows: Any) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
         return rows.schema, [rows]
     if isinstance(rows, pa.Table):
         return rows.schema, rows.to_batches()
-    raise InvalidInput(f"An iterator of {type(rows).__name__} is not rows", advice=_ACCEPTED)
+    raise InvalidInput(f"Cannot read rows from an iterator of {type(rows).__name__}", advice=_ACCEPTED)
 
 
 def _alike(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -540,4 +540,4 @@ def _infer(name: str, values: Any) -> Any:
             advice="Make them Decimal, or text, or add the column with a type first",
         ) from error
     except (pa.ArrowException, ValueError, TypeError, Misfit) as error:
-        raise SchemaMismatch(f"The type of the column {name!r} cannot be told: {_first_line(error)}") from error
+        raise SchemaMismatch(f"Cannot infer the type of the column {name!r}: {_first_line(error)}") from error
