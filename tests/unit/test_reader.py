@@ -524,7 +524,7 @@ def test_explain_says_what_each_step_ruled_out(tmp_path: Path) -> None:
     table.commit(table.data(numbered(9), partition=("n9",)))
     text = table.scan("name in ('n1', 'n2') and id > 1").explain()
     assert "2 of data, 1 ruled out by partition" in text
-    assert "3 looked at, 1 ruled out by partition, 1 by column bounds, 1 to read" in text
+    assert "3 considered, 1 ruled out by partition, 1 by column bounds, 1 to read" in text
     assert "snapshot   2 (append" in text
 
 

@@ -1,4 +1,4 @@
-"""Rows that only come."""
+"""Append: new rows, and nothing else."""
 
 from __future__ import annotations
 

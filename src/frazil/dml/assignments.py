@@ -57,7 +57,7 @@ def _bind(name: str, value: object, schema: Schema, case_sensitive: bool) -> _As
 
 
 def constant_value(value: object, field: NestedField, shown: str) -> Array:
-    """A Python value as one row of a column, by the rules for rows of Python values."""
+    """A Python value as one row of a column, converted like rows of Python values."""
     one = Schema(field)
     batch = to_reader([{field.name: value}], one).read_next_batch()
     found = conform(batch, one).column(0)
@@ -121,7 +121,7 @@ def _dotted(path: tuple[NestedField, ...]) -> str:
 
 
 def _replaced(column: Array, path: tuple[NestedField, ...], values: Array) -> Array:
-    """The column with new values at the end of the path. A null struct comes into being around them."""
+    """The column with new values at the end of the path. A null struct around them becomes non-null."""
     if len(path) == 1:
         return values
     children = column.flatten()

@@ -1,6 +1,6 @@
 """The same rows in fewer files: small ones of one partition are put together, and deleted rows are left out.
 
-So are delete files that nothing needs any more: afterwards readers without deletes by key can read the table.
+Delete files that no longer apply to any file are removed, so that readers without equality deletes can read the table.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class Packing:
 
     target: int
     least: int
-    """A group of fewer files is left alone, unless rows of it are deleted."""
+    """A group of fewer files is not rewritten, unless some of its rows are deleted."""
     for_files: Mapping[str, str]
-    """The options that are for the writer of files."""
+    """The options of the Parquet writer."""
 
 
 def packing(view: View, settings: Settings) -> Packing:
@@ -47,7 +47,7 @@ def packing(view: View, settings: Settings) -> Packing:
 def compact(view: View, settings: Settings, where: Filter | None = None) -> Write:
     """Rewrite small files and files with deleted rows, partition by partition. ``where`` selects files, not rows.
 
-    Delete files that apply to nothing any more go, wherever they are.
+    Delete files that no longer apply to any file are removed, also outside ``where``.
     """
     how = packing(view, settings)
     with WriteBuilder(view, replace(settings, options=how.for_files)) as builder:
@@ -73,7 +73,7 @@ def _rows(tasks: list[FileTask], context: ReadContext) -> Pieces:
 
 
 def groups_of(tasks: list[FileTask], how: Packing, has_deletes: Callable[[FileTask], bool]) -> Iterator[list[FileTask]]:
-    """Files that become one: of one spec and partition, together not above the target size."""
+    """Groups of files to rewrite together: one spec and partition, and at most the target size."""
     by_partition: dict[object, list[FileTask]] = {}
     for task in tasks:
         if task.file.file_size_in_bytes < _SMALL * how.target or has_deletes(task):
@@ -98,7 +98,7 @@ def _packed(tasks: list[FileTask], target: int) -> Iterator[list[FileTask]]:
 
 
 def _has_deletes(task: FileTask, context: ReadContext) -> bool:
-    """Whether some delete takes rows out of it; one by key counts without a look at the rows."""
+    """Whether deletes apply to the file's rows. Equality deletes count without reading the rows."""
     if any(ref.file.content == Content.EQUALITY_DELETES for ref in task.deletes):
         return True
     return bool(context.deletes.positions(task.deletes, task.file.file_path))

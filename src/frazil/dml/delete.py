@@ -1,4 +1,4 @@
-"""Rows that go by a condition."""
+"""Delete: removes the rows that match a condition."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from frazil.read.positions import matching_positions
 
 
 def delete(view: View, where: Filter, settings: Settings, mode: Mode) -> Write:
-    """Take out the rows that match. Files of which every live row matches go whole, without being opened where
-    statistics show it; of the others, rows are marked or the rest is copied.
+    """Delete the rows that match.
+
+    A file whose live rows all match is removed, without being opened where statistics prove it. In other files the rows
+    get position deletes, or the remaining rows are copied to a new file.
     """
     where = view.bound(where)
     with WriteBuilder(view, settings) as builder:
@@ -20,7 +22,7 @@ def delete(view: View, where: Filter, settings: Settings, mode: Mode) -> Write:
 
 
 def delete_matching(builder: WriteBuilder, where: Filter, mode: Mode) -> int:
-    """Take out every row that the filter selects; returns how many there were."""
+    """Delete every row that the filter selects; returns how many there were."""
     count = 0
     tasks = builder.view.tasks(where)
     builder.view.check_size((task for task in tasks if task.residual is not None), "delete")

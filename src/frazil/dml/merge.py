@@ -1,4 +1,4 @@
-"""A merge as a value: which rows of a source meet which rows of the table, and what becomes of them."""
+"""A merge as a value: how source rows match rows of the table, and the clauses that apply to them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Action = Literal["update", "delete", "insert"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Clause:
-    """What becomes of the rows of one kind that meet a condition. The first clause that fits a row decides."""
+    """What to do with rows of one kind that fulfil a condition. The first clause whose condition holds applies."""
 
     when: When
     action: Action
@@ -38,7 +38,7 @@ class Clause:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Merge:
-    """All that a merge asks for, but for its rows."""
+    """A merge without its source rows."""
 
     on: object
     """SQL text, a Spark Column, or a list of columns that both sides have."""
@@ -51,7 +51,7 @@ class Merge:
         return [each for each in self.clauses if each.when == when]
 
     def check(self) -> None:
-        """Raises InvalidInput for what no rows can make right."""
+        """Raises InvalidInput for errors that do not depend on the rows."""
         if not self.clauses:
             raise InvalidInput(
                 "The merge has no clauses",

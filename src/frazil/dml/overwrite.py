@@ -1,4 +1,4 @@
-"""Rows that take the place of others: of those that match a condition, or of whole partitions."""
+"""Overwrite: replaces the rows that match a condition, or whole partitions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LONGEST_SHOWN = 300
 
 
 def overwrite(view: View, rows: object, where: Filter, settings: Settings) -> Write:
-    """Take out the rows that match and put these in their place, each of which must match, too."""
+    """Replace the rows that match ``where`` with these rows, each of which must match as well."""
     where = view.bound(where)
     with WriteBuilder(view, settings) as builder:
         staged = builder.add_rows(matching_rows(rows, where, view))
@@ -62,8 +62,8 @@ def _stray(row: pa.RecordBatch, where: Filter) -> InvalidInput:
 def replace_partitions(view: View, rows: object, settings: Settings) -> Write:
     """Empty the partitions that these rows fall into, and fill them with the rows.
 
-    Partitions are those of the table's current spec. Files of older specs are looked at, too (rule P27): the rows in
-    them that would be in one of these partitions go.
+    Partitions are those of the table's current spec. In files of older specs, rows that would fall into one of these
+    partitions are deleted as well (rule P27).
     """
     spec = replaced_spec(view)
     with WriteBuilder(view, settings) as builder:
@@ -94,7 +94,7 @@ def replaced_spec(view: View) -> PartitionSpec:
 
 
 def without_residual_if_replaced(task: FileTask, spec_id: int, partitions: dict[Any, Any]) -> FileTask:
-    """A file of the current spec is in a replaced partition as a whole, which bounds of cut texts do not show."""
+    """Without a residual if the whole file is in a replaced partition; truncated bounds of strings may not prove it."""
     file: DataFile = task.file
     whole = file.spec_id == spec_id and partition_identity(file.partition) in partitions
     return replace(task, residual=None) if whole else task

@@ -1,4 +1,4 @@
-"""Rows that come and rows that go, both named by a caller who has found them already."""
+"""Row delta: new rows, and deletes that the caller names by position or by key."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def row_delta(
     positions: Mapping[str, Sequence[int]] | None = None,
     keys: object = None,
 ) -> Write:
-    """Add rows, take out rows by data file and position, and take out every older row with one of some keys.
+    """Add rows, delete rows by data file and position, and delete every older row with one of the given keys.
 
-    Rows that were deleted already are no matter. How many rows go by key is not known and not counted.
+    Rows that are deleted already are ignored. How many rows are deleted by key is unknown and not counted.
     """
     with WriteBuilder(view, settings) as builder:
         inserted = 0 if rows is None else builder.add_rows(rows).rows
@@ -55,7 +55,7 @@ def _delete_by_position(builder: WriteBuilder, positions: Mapping[str, Sequence[
         if rows:
             builder.mark(task.file, rows)
             if live_on:
-                # The new rows may be meant as these with other values: who deletes one meanwhile is in the way.
+                # The new rows may be new versions of these, so a concurrent delete of one of them is a conflict.
                 builder.move(path, rows)
         count += len(rows)
     return count

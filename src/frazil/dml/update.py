@@ -1,4 +1,4 @@
-"""Rows that get other values."""
+"""Update: gives rows new values."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from frazil.read.positions import bitmap, rows_with_positions
 
 
 def update(view: View, assignments: Mapping[str, object], where: Filter, settings: Settings, mode: Mode) -> Write:
-    """Change columns of the rows that match. Rows whose values stay the same count as updated, too.
+    """Change columns of the rows that match. Rows whose values stay the same count as updated as well.
 
     The changed rows are written like new ones, so that they are in the partition of their new values; the old ones are
-    taken out of their files.
+    deleted from their files.
     """
     where = view.bound(where)
     new_values = Assignments(assignments, view.schema, case_sensitive=where.case_sensitive)
@@ -36,7 +36,7 @@ def update(view: View, assignments: Mapping[str, object], where: Filter, setting
 def _changed(
     builder: WriteBuilder, where: Filter, new_values: Assignments, found: list[tuple[FileTask, BitMap64]]
 ) -> Iterator[pa.RecordBatch]:
-    """The matching rows with their new values; ``found`` is told where they were."""
+    """The matching rows with their new values; their positions are appended to ``found``."""
     tasks = builder.view.tasks(where)
     builder.view.check_size(tasks, "update")
     for task in tasks:

@@ -1,4 +1,4 @@
-"""Rows that come by key: each takes the place of the row with the same key, if there is one."""
+"""Upsert: each row replaces the row with the same key, if there is one."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def key_ids(metadata: TableMetadata) -> tuple[int, ...]:
 
 
 def key_spec(metadata: TableMetadata) -> int | None:
-    """The spec to write deletes by key under, so that they reach every row with the key (rule P21).
+    """The spec under which equality deletes reach every row with the key (rule P21).
 
     None: the table must get a spec without partitions first.
     """
@@ -59,7 +59,7 @@ def key_spec(metadata: TableMetadata) -> int | None:
 
 
 def reaching_spec(view: View) -> int:
-    """``key_spec``, which must be there."""
+    """``key_spec``, or Unsupported if there is none."""
     found = key_spec(view.metadata)
     if found is None:
         raise Unsupported(
@@ -70,9 +70,9 @@ def reaching_spec(view: View) -> int:
 
 
 def upsert(view: View, rows: object, settings: Settings, mode: UpsertMode) -> Write:
-    """Put rows in by the table's keys. One row per key: two of one key in ``rows`` are refused.
+    """Insert or replace rows by the table's keys. ``rows`` with two rows of one key are refused.
 
-    "equality" reads nothing and therefore does not know which rows were there: all count as inserted.
+    Mode "equality" reads nothing and cannot know which keys existed: all rows count as inserted.
     """
     incoming = _IncomingRows(view, key_ids(view.metadata))
     with WriteBuilder(view, settings) as builder:
@@ -95,7 +95,7 @@ def _by_equality(builder: WriteBuilder, incoming: _IncomingRows, count: int) -> 
 
 
 def _by_position(builder: WriteBuilder, incoming: _IncomingRows, count: int, mode: UpsertMode) -> Write:
-    """Find the rows that are there with the keys, and take them out."""
+    """Find the existing rows with these keys and delete them by position."""
     view, columns = builder.view, incoming.columns()
     keys = Keys.of(incoming.field_ids, list(columns.values()))
     where = near_keys(view.schema, columns)
@@ -112,7 +112,7 @@ def _by_position(builder: WriteBuilder, incoming: _IncomingRows, count: int, mod
             builder.move(task.file.file_path, rows)
         replaced += len(rows)
     updated = _distinct(incoming.columns_of(there)) if there else 0
-    # More rows than keys: the key was there twice, and once is left.
+    # More rows than keys: a key existed more than once; one row of it counts as updated.
     counts = RowCounts(inserted=count - updated, updated=updated, deleted=replaced - updated)
     return builder.build(Kind.UPSERT, counts, reads=(Read(where, keys),), keys=incoming.field_ids)
 
@@ -127,7 +127,7 @@ def _found(task: FileTask, context: Any, keys: Keys, there: list[pa.RecordBatch]
 
 @dataclass(slots=True)
 class _IncomingRows:
-    """The rows on their way to their files, of which the keys are kept."""
+    """The incoming rows as they are staged; their keys are kept."""
 
     view: View
     field_ids: tuple[int, ...]
@@ -163,7 +163,7 @@ class _IncomingRows:
         return found
 
     def refuse_duplicates(self) -> None:
-        """Rows of one call share a sequence number, so that neither of two with one key would win (rule P21)."""
+        """Rows of one call share a sequence number: of two with one key, neither would replace the other (rule P21)."""
         columns = self.columns()
         if not self.key_rows or _distinct(columns) == len(next(iter(columns.values()))):
             return

@@ -1,4 +1,4 @@
-"""Reads the files of a plan as Arrow batches, a piece at a time, so memory does not grow with the table."""
+"""Reads the files of a plan as Arrow batches, one at a time, so that memory use does not grow with the table."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ _BOUNDED = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReadContext:
-    """What reading any file of a scan needs."""
+    """Everything that reading a file of a scan needs besides the file."""
 
     storage: Storage
     metadata: TableMetadata
     schema: Schema
-    """The columns wanted, in the order wanted."""
+    """The requested columns, in the requested order."""
     deletes: Deletes
     batch_rows: int = BATCH_ROWS
 
@@ -64,7 +64,7 @@ class ReadContext:
 
 
 def read_task(task: FileTask, context: ReadContext) -> Iterator[pa.RecordBatch]:
-    """The rows of one file that are live and match, as the wanted columns."""
+    """The live rows of one file that match, as the requested columns."""
     with opened(context.storage, task.file) as parquet:
         reader = FileReader(task, context, parquet)
         projection = reader.projection()
@@ -75,7 +75,7 @@ def read_task(task: FileTask, context: ReadContext) -> Iterator[pa.RecordBatch]:
 
 
 def count_task(task: FileTask, context: ReadContext) -> int:
-    """How many rows of one file are live and match, from metadata where that is exact."""
+    """The number of live rows of one file that match, from metadata where that is exact."""
     if task.residual is None:
         if not task.deletes:
             return task.file.record_count
@@ -89,19 +89,19 @@ def count_task(task: FileTask, context: ReadContext) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Piece:
-    """Some neighbouring rows of a file, in the columns that the file has."""
+    """Consecutive rows of a file, with the file's own columns."""
 
     batch: pa.RecordBatch
     first: int
-    """The number of the first of them in the file."""
+    """The position of the first row in the file."""
     live: Array | None
-    """True for each row that no delete takes out; None: all."""
+    """True for each row that no delete removes; None: all."""
     matching: Array | None
-    """True for each live row that is wanted; None: all."""
+    """True for each live row that matches; None: all."""
 
 
 class FileReader:
-    """One open file, and what to do with its batches. ``wanted_keys``: only rows with such a key match."""
+    """Reads one open file with its deletes and residual filter. ``wanted_keys``: only rows with such a key match."""
 
     def __init__(
         self, task: FileTask, context: ReadContext, parquet: pq.ParquetFile, wanted_keys: Keys | None = None
@@ -116,11 +116,11 @@ class FileReader:
         self._wanted_keys = wanted_keys
 
     def projection(self) -> Projection:
-        """From the file's columns to those that the reading wants."""
+        """From the file's columns to the requested ones."""
         return Projection(self.layout, self._context.schema, self.missing)
 
     def pieces(self, *, every_row: bool = False) -> Iterator[Piece]:
-        """The file's rows in order; row groups without a match are left out, unless every row is asked for."""
+        """The file's rows in order; row groups without a match are skipped unless ``every_row``."""
         columns = self._columns()
         everything = [(list(range(self._parquet.metadata.num_row_groups)), 0)]
         for groups, start in everything if every_row else self._runs():
@@ -171,7 +171,7 @@ class FileReader:
             return live
         if live is None:
             return self._selected(batch)
-        # Deleted rows must not be looked at: a filter may fail on their values.
+        # The filter must not see deleted rows: it may fail on their values.
         return pc.replace_with_mask(live, live, self._selected(batch.filter(live)))
 
     def _selected(self, batch: pa.RecordBatch) -> Array:

@@ -1,10 +1,10 @@
-"""Which rows came and went between two snapshots.
+"""Which rows were inserted and deleted between two snapshots.
 
     snapshots ─▶ the files in which each differs from its parent ─▶ rows of these files ─▶ Arrow batches
 
-A copy-on-write writes rows again that it does not change. They are no changes: the record that our own snapshots keep
-of their copies says exactly which they are (rule P26), and for other engines' snapshots a row that goes and a row that
-comes with the same values cancel each other, as in Iceberg's procedure for changelog views.
+Copy-on-write rewrites rows that it does not change, and these are not reported. Frazil's snapshots keep a record of
+which rows were copied (rule P26). For snapshots of other engines a deleted and an inserted row with the same values
+cancel each other, as in Iceberg's changelog views.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ pc: Any = pyarrow.compute
 arrow: Any = pa
 
 INSERT, DELETE = "INSERT", "DELETE"
-"""Iceberg's words for what became of a row."""
+"""Iceberg's change types."""
 TYPE, ORDINAL, SNAPSHOT = "_change_type", "_change_ordinal", "_commit_snapshot_id"
-"""Iceberg's names of the columns beside the table's own."""
+"""Iceberg's metadata columns of a changelog."""
 _SAME_ROWS = "replace"
 Moment = int | str | dt.datetime
 LineageOf = Callable[[Snapshot], Lineage | None]
-"""Where rows went that a snapshot copied; None: another engine made it, and nobody knows."""
+"""Which rows a snapshot copied, and where to; None: unknown, as another engine made the snapshot."""
 SparkReader = Callable[["Changes", Any], Any]
 
 
@@ -58,12 +58,12 @@ class Step:
 
     snapshot: Snapshot
     parent: Snapshot | None
-    """None: there were no rows before it, or nobody knows them any more."""
+    """None: it is the first snapshot, or its parent has expired."""
     ordinal: int
 
 
 def steps_between(metadata: TableMetadata, since: Snapshot | None, until: Snapshot | None) -> tuple[Step, ...]:
-    """The snapshots after ``since``, up to ``until``, oldest first, without those that only moved rows to other files.
+    """The snapshots after ``since``, up to ``until``, oldest first, without those that only rewrote files.
 
     Raises InvalidInput when the way back from ``until`` does not lead to ``since``.
     """
@@ -76,7 +76,7 @@ def steps_between(metadata: TableMetadata, since: Snapshot | None, until: Snapsh
         if since is not None:
             raise _no_way_back(metadata, since, until, passed)
     pairs = zip(reversed(passed), [since, *reversed(passed)], strict=False)
-    # The first one that is left of a table's history counts whole, whatever it did to those that have expired.
+    # The oldest snapshot left in the history counts as a whole: its parent has expired.
     changing = [(each, parent) for each, parent in pairs if parent is None or each.operation != _SAME_ROWS]
     return tuple(Step(each, parent, ordinal) for ordinal, (each, parent) in enumerate(changing))
 
@@ -119,14 +119,14 @@ class Difference:
 
     step: Step
     removed: tuple[FileTask, ...] = ()
-    """Files that went, each as the parent shows it."""
+    """Removed files, with the deletes that applied in the parent."""
     added: tuple[FileTask, ...] = ()
     kept: tuple[tuple[FileTask, FileTask], ...] = ()
-    """Files that stayed and to which other deletes apply: before and after."""
+    """Files in both snapshots whose deletes differ: before and after."""
 
 
 def difference(storage: Storage, metadata: TableMetadata, step: Step) -> Difference:
-    """Manifests that both snapshots name are looked into only if deletes came or went."""
+    """Manifests that both snapshots share are read only if their delete manifests differ."""
     before, after = _manifests(storage, step.parent), _manifests(storage, step.snapshot)
     old_deletes, new_deletes = (_of_kind(each, is_data=False) for each in (before, after))
     old_data, new_data = (_of_kind(each, is_data=True) for each in (before, after))
@@ -178,16 +178,16 @@ def _delete_paths(task: FileTask) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChangedRows:
-    """Rows of one file that came or went."""
+    """Rows of one file that were inserted or deleted."""
 
     kind: str
     task: FileTask
     positions: BitMap64 | None = None
-    """Which of them; None: all that are live."""
+    """Their positions; None: all live rows of the file."""
 
 
 def changed_rows(found: Difference, lineage: Lineage | None, context: ReadContext) -> list[ChangedRows]:
-    """What became of the rows: those that went first. Files are opened only where row numbers alone do not tell."""
+    """The changed rows, deleted ones first. Files are opened only where positions alone do not suffice."""
     live = _LivePositions(context)
     stayed: Mapping[str, BitMap64] = {}
     if lineage is not None:
@@ -198,7 +198,7 @@ def changed_rows(found: Difference, lineage: Lineage | None, context: ReadContex
     rows = [
         *(_without_copied(DELETE, task, stayed, live) for task in found.removed),
         *(ChangedRows(DELETE, _without_deletes(task), before - after) for task, before, after in marked),
-        # A delete file may also go, and then rows come back.
+        # When a delete file is removed, rows reappear.
         *(ChangedRows(INSERT, _without_deletes(task), after - before) for task, before, after in marked),
         *(_without_copied(INSERT, task, stayed, live) for task in found.added),
     ]
@@ -206,7 +206,7 @@ def changed_rows(found: Difference, lineage: Lineage | None, context: ReadContex
 
 
 class _LivePositions:
-    """The numbers of the live rows of files."""
+    """The positions of the live rows of files."""
 
     def __init__(self, context: ReadContext) -> None:
         self._context = replace(context, schema=Schema())
@@ -221,12 +221,12 @@ def _without_copied(kind: str, task: FileTask, stayed: Mapping[str, BitMap64], l
 
 
 def _without_deletes(task: FileTask) -> FileTask:
-    """The same file for those who know which of its rows they want."""
+    """The same file without its deletes, for callers that select rows by position."""
     return replace(task, deletes=())
 
 
 def _copied(found: Difference, lineage: Lineage, live: _LivePositions) -> dict[str, BitMap64]:
-    """The rows of removed and added files that are the same row in another place, by file."""
+    """The positions of rows that were only copied, by removed and added file."""
     sources = {task.file.file_path: task for task in found.removed}
     outputs = {task.file.file_path: task for task in found.added}
     wanted = {path: runs for path, runs in lineage.outputs.items() if path in outputs}
@@ -296,7 +296,7 @@ def _plain_values(column: Array) -> list[Any]:
 
 
 def read_rows(rows: ChangedRows, context: ReadContext) -> Iterator[pa.RecordBatch]:
-    """The rows, as the columns that the reading wants."""
+    """The rows, as the requested columns."""
     if rows.positions is None:
         yield from read_task(rows.task, context)
         return
@@ -330,11 +330,11 @@ def count_rows(rows: ChangedRows, context: ReadContext) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Changes:
-    """The rows that came and went between two snapshots of a table, pinned when it is made.
+    """The rows inserted and deleted between two snapshots of a table, pinned when it is made.
 
     Columns: those of the table's current schema, then ``_change_type`` ('INSERT' or 'DELETE'), ``_change_ordinal``
     (from 0 on, one for each snapshot that changed rows) and ``_commit_snapshot_id``. Snapshots come in their order, and
-    of each of them the rows that went come first.
+    within each of them deleted rows come first.
     """
 
     table: str
@@ -421,7 +421,7 @@ class Changes:
         return f"Changes({self.table}, {len(self.steps)} snapshots)"
 
     def _context(self) -> ReadContext:
-        # One for each snapshot: what is read of its deletes is let go with it.
+        # A new one for each snapshot, so that its cached deletes are released with it.
         return ReadContext.of(self.storage, self.metadata, self.columns)
 
 

@@ -15,7 +15,7 @@ from frazil.model import DataFile
 
 @contextlib.contextmanager
 def opened(storage: Storage, file: DataFile) -> Iterator[pq.ParquetFile]:
-    """The open file, checked against what its manifest says of it. Errors while it is read name it, too."""
+    """The open file, checked against what its manifest says of it. Errors while it is read name it as well."""
     path = file.file_path
     try:
         with storage.open_input(path) as source:

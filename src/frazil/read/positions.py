@@ -1,4 +1,4 @@
-"""Rows of one file with their numbers in it, for those who take rows out of a file or copy the rest of it."""
+"""Rows of one file with their positions, for deleting rows of a file and copying the remaining ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ arrow: Any = pa
 def rows_with_positions(
     task: FileTask, context: ReadContext, keys: Keys | None = None
 ) -> Iterator[tuple[pa.RecordBatch, pa.Int64Array]]:
-    """The live rows that match what is left of the filter (and have one of the keys), with their row numbers."""
+    """The live rows that match the residual filter (and have one of the keys), with their positions."""
     with opened(context.storage, task.file) as parquet:
         reader = FileReader(task, context, parquet, keys)
         projection = reader.projection()
@@ -35,7 +35,7 @@ def rows_with_positions(
 def rows_with_matches(
     task: FileTask, context: ReadContext, keys: Keys | None = None
 ) -> Iterator[tuple[pa.RecordBatch, pa.Int64Array, pa.BooleanArray]]:
-    """Every live row with its number, and True for each that matches: one pass tells what goes and what stays."""
+    """Every live row with its position, and True for each that matches."""
     with opened(context.storage, task.file) as parquet:
         reader = FileReader(task, context, parquet, keys)
         projection = reader.projection()
@@ -46,7 +46,7 @@ def rows_with_matches(
 
 
 def matching_positions(task: FileTask, context: ReadContext) -> BitMap64:
-    """The numbers of the live rows that match. A file of which every row does is not opened to find that out."""
+    """The positions of the live rows that match. A file whose rows all match is not opened."""
     if task.residual is None and not context.deletes.keys(task.deletes):
         found = BitMap64()
         found.add_range(0, task.file.record_count)
@@ -57,7 +57,7 @@ def matching_positions(task: FileTask, context: ReadContext) -> BitMap64:
 
 
 def key_positions(task: FileTask, context: ReadContext, keys: Keys) -> BitMap64:
-    """The numbers of the live rows that match and have one of these keys."""
+    """The positions of the live rows that match and have one of these keys."""
     return _positions(task, context, keys)
 
 

@@ -44,7 +44,7 @@ class ScannedFile:
 
 
 SparkReader = Callable[["Scan", Any], Any]
-"""Makes a DataFrame of a scan and a session. It is given, as nothing here knows Spark."""
+"""Makes a DataFrame of a scan and a session; injected, as this module does not import Spark."""
 
 
 class Scan:
@@ -56,7 +56,7 @@ class Scan:
         metadata: TableMetadata,
         snapshot: Snapshot | None,
         schema: Schema,
-        filter: Filter,  # noqa: A002 - the word everybody uses
+        filter: Filter,  # noqa: A002 - the usual word
         columns: Iterable[str] | None,
         limit: int | None,
         case_sensitive: bool,
@@ -98,7 +98,7 @@ class Scan:
         left = self._limit
         if left == 0:
             return
-        # A short look needs no files read ahead.
+        # A limited scan does not read files ahead.
         ahead = 1 if left is not None else None
         batches = in_order(self._plan().tasks, lambda task: read_task(task, context), ahead=ahead)
         try:
@@ -251,7 +251,7 @@ def _explain_counts(counts: Counts, planned: ScanPlan) -> list[str]:
         f"{counts.delete_manifests} of deletes, {counts.delete_manifests_pruned} ruled out"
     )
     files = (
-        f"{counts.files} looked at, {counts.files_pruned_by_partition} ruled out by partition, "
+        f"{counts.files} considered, {counts.files_pruned_by_partition} ruled out by partition, "
         f"{counts.files_pruned_by_bounds} by column bounds, {kept} to read ({rows} rows, {size} bytes)"
     )
     return [
