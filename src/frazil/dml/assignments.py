@@ -87,7 +87,7 @@ def _refuse(name: str, part: str, path: list[NestedField], known: list[str]) -> 
     if path and not isinstance(path[-1].field_type, StructType):
         kind = str(path[-1].field_type).partition("<")[0]
         raise Unsupported(
-            f"set names {name!r}, but {path[-1].name!r} is a {kind}, whose parts an update cannot set",
+            f"set names {name!r}, but {path[-1].name!r} has the type {kind}, and its parts cannot be set",
             advice=f"Set {path[-1].name!r} as a whole",
         )
     raise InvalidInput(f"set names the column {name!r}, which does not exist", advice=did_you_mean(part, known))

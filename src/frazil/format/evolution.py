@@ -1,6 +1,6 @@
-"""Schemas that change: columns added, dropped, renamed, widened, moved. Schema in, schema out, nothing else touched.
+"""Schemas that change: columns added, dropped, renamed, widened, moved. Pure functions from schema to schema.
 
-Columns are bound to their ids first, so that a change means the same column on whatever schema it is replayed
+Columns are bound to their ids first, so that a change applies to the same column on any schema it is replayed on
 (rule P16). Each change returns the new schema, or None when there is nothing to do, and raises InvalidInput when the
 schema cannot take it. The schema's own id is the caller's to set.
 """
@@ -56,10 +56,10 @@ class BoundColumn:
 
 @dataclass(frozen=True, slots=True)
 class ColumnPosition:
-    """Where a column goes among its siblings: beside the first anchor that is still there, or else at that end.
+    """A position among sibling columns: beside the first anchor that still exists, or else at that end.
 
-    The further anchors are the first one's neighbours when the place was made, so that a column goes where the anchor
-    was even if somebody drops the anchor meanwhile.
+    The further anchors are the neighbours of the first one, in order, so that the position survives a concurrent drop
+    of the anchor.
     """
 
     side: Literal["after", "before"]
@@ -74,7 +74,7 @@ LAST = ColumnPosition("before")
 
 
 def split_name(name: Name) -> tuple[str, ...]:
-    """The levels of a name. Raises InvalidInput for what is no name."""
+    """The levels of a name. Raises InvalidInput if it is not a name."""
     if isinstance(name, tuple) and name and all(isinstance(part, str) and part for part in name):
         return name
     if not isinstance(name, str) or _DOTTED.fullmatch(name) is None:
@@ -142,7 +142,7 @@ def _reachable(kind: IcebergType) -> Fields:
 
 
 def column_path(schema: Schema, field_id: int) -> Fields | None:
-    """The columns from the top down to this one, through lists and maps; None: it is not there."""
+    """The columns from the top down to this one, through lists and maps; None if it does not exist."""
     return _path(schema.fields, field_id)
 
 
@@ -175,7 +175,7 @@ def _all_ids(field: NestedField) -> Iterator[int]:
 
 @dataclass(frozen=True, slots=True)
 class _ColumnLocation:
-    """A column where it is now."""
+    """A column and the columns around it in the current schema."""
 
     field: NestedField
     above: Fields
@@ -202,7 +202,7 @@ def _is_in_a_map_key(path: Fields) -> bool:
 
 
 def _struct_of(located: _ColumnLocation, schema: Schema, column: BoundColumn) -> Fields:
-    """The fields beside a column. What a list or map is made of is no field of a struct."""
+    """The fields of the struct that contains a column. Raises InvalidInput for elements, keys and values."""
     if not located.above:
         return schema.fields
     holder = located.above[-1].field_type
@@ -493,7 +493,7 @@ def _check_key(located: _ColumnLocation, column: BoundColumn) -> None:
         )
 
 
-# What hangs on a schema
+# What depends on a schema
 
 
 def same_type(mine: IcebergType, other: IcebergType) -> bool:
@@ -528,7 +528,7 @@ def mapping_after(mapping: NameMapping, before: Schema, after: Schema) -> str:
             adds[parent].append(after.find_field(field_id))
     fields = {field_id: after.find_field(field_id) for field_id in after.field_ids - new}
     renamed = {key: field for key, field in fields.items() if before.find_field(key).name != field.name}
-    # PyIceberg appends names to the lists it is given, and these belong to somebody's head.
+    # A copy, as PyIceberg appends names to the given lists, which a cached head shares.
     return update_mapping(mapping.model_copy(deep=True), renamed, adds).model_dump_json()
 
 

@@ -203,7 +203,7 @@ def _check_partition_name(term: _Term, schema: Schema) -> None:
 
 
 def source_path(schema: Schema, field_id: int) -> tuple[int, ...] | None:
-    """Where a column is: its position, then the positions inside structs. None: inside a list or map, or not there."""
+    """Where a column is: its position, then the positions inside structs. None: inside a list or map, or missing."""
     return _path(schema.as_struct(), field_id)
 
 
@@ -302,7 +302,7 @@ class _Key(PartitionKey):
         return "/".join(_shortened(part) for part in path.split("/"))
 
 
-# Most file systems allow 255 bytes. A path need not tell the partition: that is in the manifest.
+# Most file systems allow 255 bytes. Paths may be shortened, as the manifest has the partition.
 _LONGEST_NAME = 200
 
 
@@ -311,12 +311,12 @@ def _shortened(part: str) -> str:
 
 
 def reaches_everything(spec: PartitionSpec) -> bool:
-    """Nothing is told apart by it: no fields, or fields that were dropped and are void since (as Iceberg Java says)."""
+    """Whether the spec has one partition only: no fields, or void fields alone (as in Iceberg Java)."""
     return all(isinstance(field.transform, VoidTransform) for field in spec.fields)
 
 
 def partition_key(spec: PartitionSpec, schema: Schema, values: tuple[Any, ...]) -> PartitionKey | None:
-    """What a location provider wants to know about a file's partition; None: unpartitioned."""
+    """A file's partition in the form a location provider takes; None: unpartitioned."""
     if spec.is_unpartitioned():
         return None
     return _Key([PartitionFieldValue(f, v) for f, v in zip(spec.fields, values, strict=True)], spec, schema)
@@ -327,5 +327,5 @@ def _quoted(part: object) -> str:
 
 
 def partition_identity(partition: tuple[Any, ...]) -> tuple[Any, ...]:
-    """A key under which equal partitions meet: NaN equals NaN, and -0.0 is not 0.0, as readers may take it for data."""
+    """A hashable key of a partition: NaN equals NaN, and -0.0 differs from 0.0, as readers may use it as data."""
     return tuple(repr(value) if isinstance(value, float) else value for value in partition)

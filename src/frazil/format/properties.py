@@ -1,4 +1,4 @@
-"""Table properties that this library reads, checked when they are set: a bad one found later would stop every write."""
+"""Table properties that Frazil reads. They are checked when set, as a bad value would fail every later write."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from frazil.errors import InvalidInput
 
 NAME_MAPPING = "schema.name-mapping.default"
 ORPHAN_GRACE = "frazil.orphans.grace-ms"
-"""How old a file must be before those who clean up may take it for one that no writer is going to commit."""
+"""The minimum age of an unreferenced file before orphan removal may delete it."""
 RETENTION = "frazil.retention.in-commit"
-"""'true': snapshots older than history.expire.max-snapshot-age-ms go with ordinary commits."""
+"""'true': ordinary commits expire snapshots older than history.expire.max-snapshot-age-ms."""
 RETENTION_MIN_AGE = "frazil.retention.min-age-ms"
-"""Younger ones stay all the same; one hour unless this says otherwise."""
+"""Younger snapshots are always kept; one hour by default."""
 _AT_LEAST = {
     "commit.retry.num-retries": 0,
     "commit.retry.min-wait-ms": 0,
@@ -34,7 +34,7 @@ _PLACES = ("write.data.path", "write.metadata.path", "write.object-storage.path"
 
 
 def checked_properties(properties: object) -> dict[str, str]:
-    """The properties as given, or InvalidInput for the first one that cannot be."""
+    """The properties. Raises InvalidInput for the first invalid one."""
     if not isinstance(properties, Mapping):
         raise InvalidInput(f"Properties must be a dict of strings, not {type(properties).__name__}")
     for key, value in properties.items():

@@ -1,4 +1,4 @@
-"""Whatever people call a schema, as an Iceberg schema with ids; and its growth by the columns of incoming rows.
+"""Any supported form of a schema as an Iceberg schema with ids, and its evolution by incoming columns.
 
 Takes Arrow, PyIceberg and Spark schemas and Spark SQL DDL text. The types are format version 2's: nanosecond timestamps
 become microseconds, and version 3's types are refused.
@@ -66,7 +66,7 @@ TYPE_NAMES = (
 )
 _DOC_KEY = b"doc"
 MAX_DEPTH = 50
-"""Readers of metadata, ours and others', walk types by recursion."""
+"""Readers of metadata, Frazil's and other engines', walk types by recursion."""
 _TOO_DEEP = f"The schema is nested more than {MAX_DEPTH} levels deep"
 _FLATTEN = "Make the inner structs columns of their own, or keep them as JSON in a string column"
 
@@ -108,7 +108,7 @@ def _checked_fields(schema: object) -> tuple[NestedField, ...]:
 
 
 def to_type(kind: object, name: str, *, depth: int = 0) -> IcebergType:
-    """One column's type, its ids not yet the table's: Spark DDL text, PyIceberg's, Arrow's or Spark's own type.
+    """One column's type with provisional ids, from Spark DDL text or a type of PyIceberg, Arrow or Spark.
 
     ``name`` is the column's, for messages; ``depth`` is how many levels lie above it. Raises InvalidInput.
     """
@@ -151,7 +151,7 @@ def _arrow_schema(key: IdentityKey) -> pa.Schema:
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """``"Did you mean 'x'?"`` or the list of what there is."""
+    """``"Did you mean 'x'?"`` or the list of known names."""
     names = list(known)
     lowered = {each.lower(): each for each in names}
     close = difflib.get_close_matches(name.lower(), lowered, n=1)
@@ -360,7 +360,7 @@ def _arrow_integer(kind: pa.DataType) -> PrimitiveType:
     return IntegerType() if fits_int else LongType()
 
 
-# Asked in this order; the first that says yes makes the type.
+# The first test that holds determines the type.
 _ARROW_PRIMITIVES: tuple[tuple[Callable[[pa.DataType], bool], Callable[[Any, str], PrimitiveType]], ...] = (
     (pa.types.is_boolean, lambda _, __: BooleanType()),
     (pa.types.is_integer, lambda kind, _: _arrow_integer(kind)),
@@ -446,7 +446,7 @@ def _spark_type(kind: Any, ids: Iterator[int], path: str) -> IcebergType:
     raise InvalidInput(f"The column {path!r} has the Spark type {kind}, which Iceberg does not have", advice=TYPE_NAMES)
 
 
-# Growth
+# Schema evolution
 
 
 def evolve(schema: Schema, last_column_id: int, incoming: pa.Schema) -> tuple[Schema, int] | None:

@@ -1,4 +1,4 @@
-"""The one door to files: local folders, object stores, memory.
+"""All access to files: local folders, object stores, memory.
 
 Writing is durable before it returns (rule P6): on a local file system the file and its folder are fsynced; an object
 store acknowledges an upload only when it is durable. Names are fresh randomness (rule P13), so nothing is overwritten.
@@ -50,7 +50,7 @@ class Backend(Protocol):
 
 
 class ParsedFiles:
-    """What was parsed from immutable files lately, by path. Nothing here can be out of date: files never change."""
+    """A cache of parsed immutable files, by path. Entries are never stale, as files never change."""
 
     def __init__(self, budget: int = 32 << 20) -> None:
         self._budget = budget
@@ -192,7 +192,7 @@ class Storage:
             yield from self._backend(prefix).list(prefix)
 
     def grant(self, prefix: str, properties: Mapping[str, str]) -> None:
-        """Use other credentials for the files of one table, as REST catalogs vend them; they replace earlier ones."""
+        """Use these credentials, vended by a REST catalog, for the files of one table. They replace earlier ones."""
         granted = {**self.properties, **properties}
         with self._lock:
             known = self._grants.get(prefix)
@@ -200,7 +200,7 @@ class Storage:
                 self._grants[prefix] = RemoteBackend(granted)
 
     def properties_for(self, path: str) -> Mapping[str, str]:
-        """What others need who open a file by themselves: the properties with the credentials that are for it."""
+        """The properties, with the credentials granted for this path, for code that opens the file itself."""
         with self._lock:
             granted = self._granted(path)
         return self.properties if granted is None else granted.properties
@@ -223,7 +223,7 @@ class Storage:
         return self._grants[max(prefixes, key=len)] if prefixes else None
 
     def _leave_parents_connections(self) -> None:
-        # A connection that two processes use mixes up their answers.
+        # Two processes must not share a connection.
         if self._pid != os.getpid():
             self._pid = os.getpid()
             self._backends = {key: each for key, each in self._backends.items() if not isinstance(each, RemoteBackend)}
@@ -376,7 +376,7 @@ def make_folder(folder: str) -> None:
     for each in reversed(missing):
         with contextlib.suppress(FileExistsError):
             os.mkdir(each)
-        # The entry of a new folder lives in its parent.
+        # A new folder's entry is part of its parent.
         _fsync_folder(os.path.dirname(each))
 
 
@@ -441,7 +441,7 @@ class _MemoryFile(io.BytesIO):
 
 
 class RemoteBackend:
-    """Object stores through PyIceberg's FileIO, whose property names are the one door for credentials."""
+    """Object stores through PyIceberg's FileIO and its property names."""
 
     def __init__(self, properties: Mapping[str, str]) -> None:
         from pyiceberg.io.pyarrow import PyArrowFileIO
@@ -501,7 +501,7 @@ def _with_s3_defaults(properties: Mapping[str, str]) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _translated(verb: str, path: str) -> Iterator[None]:
-    """File-system errors as sentences of ours."""
+    """Raise file-system errors as Frazil's errors."""
     try:
         yield
     except FrazilError:
@@ -513,7 +513,7 @@ def _translated(verb: str, path: str) -> Iterator[None]:
 
 
 def storage_error(error: OSError, problem: str) -> FrazilError:
-    """An OSError as the error of ours that says who must act."""
+    """The Frazil error for an OSError."""
     text = str(error)
     aws = _AWS_ERROR.search(text)
     if error.errno in (errno.ENOSPC, errno.EDQUOT) or "No space left" in text:

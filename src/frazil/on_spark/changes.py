@@ -1,6 +1,6 @@
-"""Changes of files that are there, made by Spark's executors: rows marked as deleted, and rows that stay copied.
+"""Changes to existing files, made by Spark's executors: position deletes, and copies of the remaining rows.
 
-The driver learns the names, sizes and footers of the new files. Row numbers stay where they are: on disk.
+The driver gets the names, sizes and footers of the new files. Row positions stay on disk.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ from frazil.stage.deletes import position_deletes
 _COPY_BATCH_ROWS = 65_536
 
 
-# Rows that go
+# Deleted rows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PositionDeletes:
-    """Position delete files that are written and durable."""
+    """Durable position delete files."""
 
     deletes: tuple[DataFile, ...]
     touched: Mapping[str, DataFile]
     counts: Mapping[int, int]
-    """Number of a task → how many rows of its file are marked."""
+    """Index of a task → number of deleted rows of its file."""
     repeated: int
-    """How many positions came more than once."""
+    """How many positions were duplicates."""
 
     def rows(self, view: View) -> StagedPositions:
         return StagedPositions({str(file.referenced_data_file): file for file in self.deletes}, view)
 
 
 class StagedPositions(Mapping[str, BitMap64]):
-    """The rows that staged delete files name, read back when somebody asks for those of a file."""
+    """The rows of staged position delete files, read back lazily per data file."""
 
     def __init__(self, deletes: Mapping[str, DataFile], view: View) -> None:
         self._deletes = deletes
@@ -107,12 +107,12 @@ def _parallelism(spark: Session) -> int:
         return 8
 
 
-# Rows that stay
+# Copied rows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Copies:
-    """Data files with rows of other files, written and durable."""
+    """Durable data files with rows of other files."""
 
     files: tuple[DataFile, ...]
     runs: Mapping[str, tuple[Run, ...]]
@@ -126,10 +126,10 @@ def stage_copies(
     view: View,
     settings: Settings,
 ) -> Copies:
-    """Write the rows of these files again, each group's into files of its own, without those that ``drops`` names
-    and those that position deletes take out already. Rows that deletes by key take out must be among ``drops``.
+    """Copy the rows of these files, each group to separate files, without those in ``drops`` and those that position
+    deletes remove already. Rows that equality deletes remove must be among ``drops``.
 
-    All files of a group have one spec and partition. The order of rows stays.
+    All files of a group have one spec and partition. The order of rows is kept.
     """
     if not groups:
         return Copies((), {})
@@ -164,7 +164,7 @@ def stage_copies(
         if drops is not None:
             named = drops.select(F.col(FILE).cast("int").alias(FILE), F.col(POSITION).cast("bigint").alias(POSITION))
             marked = marked.unionByName(named.join(F.broadcast(listed), FILE).select("place", POSITION, "task"))
-        # A number of partitions is given, so that adaptive execution leaves them as they are: each is a file's work.
+        # With an explicit number of partitions adaptive execution does not merge them.
         rows = marked.repartition(width, "task").sortWithinPartitions("place", POSITION).select("place", POSITION)
         write = by_value(partial(executor_changes.write_copies, job))
         with translated("copy of rows that stay"):
@@ -207,7 +207,7 @@ def _source(task: FileTask, group: int, view: View, layout: WriteLayout) -> dict
 
 
 def _unpickled(data: bytes) -> Any:
-    return pickle.loads(data)  # noqa: S301 - what our own functions on executors pickled
+    return pickle.loads(data)  # noqa: S301 - pickled by Frazil's functions on executors
 
 
 def _numbers(data: bytes) -> array.array[int]:

@@ -1,5 +1,5 @@
-"""The verbs on Spark: which rows change is found by Spark's own reader, what changes is written by its own writer, and
-one operation is handed to the commit, the same value that the Arrow engine makes.
+"""The verbs on Spark: Spark's own reader finds the rows that change, its own writer writes the new ones, and the result
+is the same ``Write`` that the Arrow engine builds.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class SparkEngine:
             staged = builder.add_frame(self._frame(rows))
             if not staged.files:
                 return builder.build(Kind.UPSERT, RowCounts())
-            # The rows as they were written: the frame that was given may hold others when it is run again (P34).
+            # The keys of the written rows: evaluating the given frame again may return different rows (P34).
             keys = KeyFrame.of_files(builder, staged.files, field_ids)
             keys.refuse_duplicates()
             if mode == "equality":
@@ -131,7 +131,7 @@ class SparkEngine:
             how = COPY_ON_WRITE if mode == "copy-on-write" else MERGE_ON_READ
             replaced = builder.delete_positions(tasks, found.select(FILE, POSITION), how, moved=True)
             updated = keys.distinct(found) if replaced else 0
-        # More rows than keys: the key was there twice, and once is left.
+        # More rows than keys: a key existed more than once; one row of it counts as updated.
         counts = RowCounts(inserted=count - updated, updated=updated, deleted=replaced - updated)
         return builder.build(Kind.UPSERT, counts, reads=(read,), keys=keys.field_ids)
 
@@ -180,7 +180,7 @@ class SparkEngine:
         from pyspark.sql.pandas.types import from_arrow_schema
 
         table = pa.Table.from_batches(list(reader := _arrow_reader(rows)), reader.schema)
-        # By itself Spark takes times without a zone for times of the session's zone, which lacks some of them.
+        # By default Spark reads timestamps without a zone in the session's zone, where some do not exist.
         return self.spark.createDataFrame(table, from_arrow_schema(table.schema, prefer_timestamp_ntz=True))
 
 

@@ -1,7 +1,7 @@
-"""What executors do to files that are there: name rows of them as deleted, and copy the rows that stay.
+"""What executors run on existing files: write position deletes, and copy the remaining rows.
 
-It is shipped by value, as is executor.py, so that executors need pyarrow and nothing else: only the standard library,
-pyarrow and executor.py here.
+Pickled by value, like executor.py, so that executors need only pyarrow: import nothing here but the standard library,
+pyarrow and executor.py.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ compute: Any = pc
 parquet: Any = pq
 _ID = b"PARQUET:field_id"
 MARK = -1
-"""A position that no row has: it says that the file is to be copied, and stands before all positions."""
+"""A position that no row has. It announces a file to copy and sorts before all positions."""
 MARKED = "file int, path string, rows bigint, repeated bigint, size bigint, first bigint, last bigint, footer binary"
 COPIED = (
     "first_file int, path string, rows bigint, size bigint, footer binary, observed binary, "
@@ -64,7 +64,7 @@ class _FileSystems:
         return system.open_input_file(inside)
 
 
-# Rows that go
+# Deleted rows
 
 
 def write_positions(job: dict[str, Any], batches: Iterable[Any]) -> Iterator[Any]:
@@ -136,11 +136,11 @@ def _row(ddl: str, **values: Any) -> Any:
     )
 
 
-# Rows that stay
+# Copied rows
 
 
 def write_copies(job: dict[str, Any], batches: Iterable[Any]) -> Iterator[Any]:
-    """Write files again without some rows. The batches hold (file, position) of rows to leave out, sorted, each file
+    """Copy files without some rows. The batches hold (file, position) of rows to leave out, sorted, each file
     introduced by ``MARK``; files of one group have neighbouring numbers and come in one task.
     """
     file_systems = _FileSystems(job["s3"])
@@ -160,7 +160,7 @@ def write_copies(job: dict[str, Any], batches: Iterable[Any]) -> Iterator[Any]:
 
 
 def _positions_in(file_systems: _FileSystems, deletes: str, path: str) -> Any:
-    """The rows that a position delete file takes out of one data file."""
+    """The rows of one data file that a position delete file deletes."""
     with file_systems.open(deletes) as stream:
         file = pq.ParquetFile(stream)
         names = _position_columns(file)
@@ -199,7 +199,7 @@ def _copy(
 
 
 class _Output:
-    """The files that one group of sources becomes, one after the other."""
+    """The output files of one group of sources, written one after the other."""
 
     def __init__(self, job: dict[str, Any], file_systems: _FileSystems, first_file: int) -> None:
         self._job = job

@@ -49,7 +49,7 @@ _UNSTABLE = (
 
 
 def merge(spark: Session, view: View, source: Frame, plan: Merge, settings: Settings, mode: Mode) -> Write:
-    """Rows of the source meet rows of the table; the clauses say what becomes of both."""
+    """Join source and table, and apply the merge's clauses."""
     merging = _MergeRun(spark, view, source, plan)
     with SparkWriteBuilder(spark, view, settings) as builder, translated(f"merge into {view.table}"):
         return merging.run(builder, mode)
@@ -83,7 +83,7 @@ class _MergeRun:
         self._given = source
         self._on = self._matching_condition(plan.on)
         self._pairs = [] if self._on is None else _equal_pairs(self._on.condition, self._both, plan)
-        # Everything that can be wrong is found before a job is run.
+        # All errors are found before a job runs.
         for clause in plan.clauses:
             self._check_condition(clause)
             if clause.action != "delete":
@@ -92,7 +92,7 @@ class _MergeRun:
     # Binding
 
     def _matching_condition(self, on: object) -> Filter | None:
-        """None: a Spark Column, which nobody can look into."""
+        """None: a Spark Column, which cannot be analysed."""
         plan = self._plan
         if isinstance(on, str):
             _refuse_unstable(on)
@@ -200,7 +200,7 @@ class _MergeRun:
         changes: int,
         met: Frame | None,
     ) -> pa.Table | None:
-        """Which rows go by which clause, if they are few. Raises InvalidInput for a row that is met twice."""
+        """The changed positions with their clauses, if they are few. Raises InvalidInput for a row matched twice."""
         if not changed:
             return None
         few = builder.few(_union([each.select(FILE, POSITION, CLAUSE) for each in changed]), tasks, changes)
@@ -213,7 +213,7 @@ class _MergeRun:
 
     @property
     def _needs_matches(self) -> bool:
-        """Whether it matters which rows meet."""
+        """Whether the clauses depend on which rows match."""
         return bool(self._plan.of("matched") or self._plan.of("not matched"))
 
     def _finish(
@@ -241,14 +241,14 @@ class _MergeRun:
             updated = sum(counted.get(index, 0) for index in updates)
             taken = sum(counted.values())
         if taken:
-            # Had another writer taken the row away first, an insert might have come instead.
+            # Had another writer deleted the row first, the merge might have inserted one instead.
             moved = bool(updates) or added is not None
             builder.delete_positions(tasks, rows.select(FILE, POSITION), mode, moved=moved, few=few)
         counts = RowCounts(inserted=written - updated, updated=updated, deleted=taken - updated)
         return builder.build(Kind.MERGE, counts, reads=reads)
 
     def _keys_read(self, source: Frame, count: int) -> Read:
-        """Which rows of the table the merge looks at."""
+        """The read of the merge: which rows of the table it depends on."""
         if not self._pairs:
             return Read(parse_filter(None, self._view.schema))
         kinds = [spark_type(self._view.schema.find_type(pair.field_id)) for pair in self._pairs]
@@ -256,7 +256,7 @@ class _MergeRun:
         keys = source.select(*(each.alias(f"__frazil_key{number}") for number, each in enumerate(columns)))
         field_ids = tuple(pair.field_id for pair in self._pairs)
         if count <= MOST_KEYS:
-            # NULL equals nothing, so that such rows meet none.
+            # NULL equals nothing, so rows with a NULL key match no row.
             return read_of(keys.toArrow().drop_null(), field_ids, self._view)
         named = [self._f.col(name).isNotNull() for name in keys.columns]
         return range_read(keys.where(reduce(lambda a, b: a & b, named)), field_ids, self._view)
@@ -275,7 +275,7 @@ class _MergeRun:
         return condition(self._on, self._column)
 
     def _matches(self, builder: SparkWriteBuilder, given: Frame, tasks: Sequence[FileTask]) -> Frame:
-        """One row for each pair that meets: where the table's row is, which clause takes it, its new values."""
+        """One row per match: the position of the table's row, the clause that applies, the new values."""
         met = self._target(builder, tasks).join(given, self._joined_on, "inner")
         return self._decided(met, "matched", keep=ROW)
 
@@ -306,7 +306,7 @@ class _MergeRun:
                 top, kind = path[0].name, spark_type(path[0].field_type)
                 value = replaced(found[top], path, make(at)).cast(kind)
                 found[top] = f.when(f.col(CLAUSE) == index, value).otherwise(found[top])
-        # Chosen first, so that each value's own condition is a look at a number.
+        # The clause is computed first, so that each value depends on an integer and not on the condition.
         return rows.select("*", clause.alias(CLAUSE)), found
 
     def _condition_column(self, clause: Clause, at: Any) -> SparkColumn:
@@ -317,7 +317,7 @@ class _MergeRun:
         return condition(self._condition_filter(clause), at)
 
     def _inserted(self, source: Frame, met: Frame | None, count: int) -> Frame:
-        """The rows that come for source rows that met none."""
+        """The rows to insert for source rows without a match."""
         f = self._f
         alone = source
         if met is not None:
@@ -329,7 +329,7 @@ class _MergeRun:
         return chosen.where(f.col(CLAUSE).isNotNull()).select(*(column.alias(name) for name, column in new.items()))
 
     def _refuse_repeated_targets(self, matches: Frame | None) -> None:
-        """A row that two source rows would change has two new values, and no order says which is the later one."""
+        """Refuse a table row that two source rows would change: their order is undefined."""
         f, clauses = self._f, self._plan.of("matched")
         if (
             matches is None
@@ -372,7 +372,7 @@ def _union(frames: Sequence[Frame]) -> Frame:
 
 
 def _counted(rows: Frame, few: pa.Table | None) -> dict[int, int]:
-    """How many rows each clause takes."""
+    """The number of rows per clause."""
     if few is None:
         return {each[CLAUSE]: each["count"] for each in rows.groupBy(CLAUSE).count().collect()}
     counted = few.group_by(CLAUSE).aggregate([([], "count_all")])

@@ -2,10 +2,9 @@
 
     tasks → parts (files of the same columns) → relations → numbered → without deleted rows → filtered → the columns
 
-Where it matters which file a row is from, the row says so by the file's size or a hash of its name, of which the driver
-has made sure that no two files share it: a join of numbers is fast, and one of names is not. A row of any other file
-fails the job. Nothing is looked at row by row on the driver, and no row depends on a setting of the session: what could
-matter is given as an option of the reader.
+Where the file of a row matters, the row carries a *mark* of the file: its size or a hash of its name, which the driver
+has checked to be unique, as joins on integers are fast and joins on names are not. A row of any other file fails the
+job. The driver processes no rows, and no row depends on the session's settings: they are set as reader options.
 """
 
 from __future__ import annotations
@@ -67,12 +66,12 @@ _GONE_SCOPE, _NUMBER = "__frazil_gone_scope", "__frazil_number"
 UNEXPECTED_FILE = "Spark read an unexpected file, or one whose size or row count differs from the table's metadata"
 Numbered = Literal["no", "number", "mark"]
 _MOST_LISTED = 400
-"""So many files are named in the query itself; more of them in a relation."""
+"""Up to this many files are listed in the query itself; more are listed in a relation."""
 _LONG_BITS = 63
 _LONGEST_FILE = 1 << 40
 _BROADCAST_ROWS = 2_000_000
 _READ_HERE_ROWS, _READ_HERE_FILES = 200_000, 200
-"""Position deletes of so few rows in so few files are read by this process."""
+"""Up to this many position deletes, in up to this many files, are read by the driver."""
 _READERS = 8
 _OPTIONS = {
     # A reader's option wins over the session's setting of the same name, also over one that changes later.
@@ -85,7 +84,7 @@ _OPTIONS = {
     "recursiveFileLookup": "true",
 }
 _LISTED_BY_DRIVER = 32
-"""So few paths Spark lists without a job."""
+"""Spark lists up to this many paths without a job."""
 _LISTING = {
     # Otherwise each path is a task of its own: 10,000 files take 20 s to list.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",
@@ -116,10 +115,10 @@ def read_tasks(
 ) -> Frame:
     """The live rows of these files, as the schema's columns, in Spark's types for them.
 
-    ``filtered``: only rows that what is left of the tasks' filters selects. ``numbered``: with FILE and POSITION, the
-    row's number in its file. FILE is the index into ``tasks``, or a mark that ``numbers_of`` makes that index of, which
-    spares the rows a join. Of the equality deletes on the same columns a task lists those of its snapshot that reach
-    it, or none.
+    ``filtered``: only rows that match the tasks' residual filters. ``numbered``: with FILE, and POSITION, the row's
+    number in its file. FILE is the index into ``tasks``, or the file's mark, which needs no join and which
+    ``numbers_of`` maps to the index. Of the equality deletes on the same columns a task lists all that apply to it in
+    its snapshot, or none.
     """
     _check_case(spark, columns_of(schema_to_pyarrow(schema), metadata.location, None) if schema.fields else ())
     if not tasks:
@@ -145,20 +144,20 @@ def with_numbers(spark: Session, rows: Frame, tasks: Sequence[FileTask], numbers
 
 @dataclass(frozen=True, slots=True)
 class _FileMarks:
-    """A number by which every row tells which task it is of, with room for the row's own number in the lowest bits."""
+    """The marks of tasks: integers that identify a row's task, with the lowest bits free for the row's position."""
 
     values: tuple[tuple[int, ...], ...]
-    """For each task, what its rows say: a name can be spelled in several ways."""
+    """For each task the marks of its rows; several, as a path can be spelled in several ways."""
     longest: int
-    """No file has more rows."""
+    """The largest row count of a file."""
     bits: int
     salt: int | None
-    """Of the hash of the file's name; None: files are told apart by their sizes, which cost a row nothing."""
+    """Of the hash of the file's name; None: the mark is the file's size, which costs nothing per row."""
 
     @staticmethod
     def of(tasks: Sequence[FileTask]) -> _FileMarks:
         counts = [task.file.record_count for task in tasks]
-        # Nobody counted them: as many as no file has.
+        # The row count is unknown.
         longest = _LONGEST_FILE if min(counts) < 0 else max(counts)
         bits = max(0, longest - 1).bit_length()
         sizes = [task.file.file_size_in_bytes for task in tasks]
@@ -244,7 +243,7 @@ def _listed(spark: Session, rows: Mapping[str, Any]) -> Frame:
 
 @dataclass(frozen=True, slots=True)
 class _FileGroup:
-    """What files have in common that one relation reads."""
+    """The common properties of files that one relation reads."""
 
     columns: Columns
     constants: frozenset[int]
@@ -255,7 +254,7 @@ class _FileGroup:
 
 @dataclass(frozen=True, slots=True)
 class _RowRules:
-    """What happens to rows after they are read."""
+    """The deletes and the filter that apply to rows after they are read."""
 
     positions: bool
     keys: frozenset[tuple[int, ...]]
@@ -391,7 +390,7 @@ class _TaskReader:
         return frame.select(*made)
 
     def _with_numbers(self, frame: Frame, numbers: list[int]) -> Frame:
-        """FILE, and what deletes by key want to know of a row's file."""
+        """Adds FILE, and the sequence number and partition that equality deletes compare."""
         joined = frame.join(self._list_files(numbers, frozenset()), _MARK, "left")
         others = [name for name in frame.columns if name != FILE]
         return joined.select(*others, _required(FILE), _SEQUENCE, _SCOPE)
@@ -424,7 +423,7 @@ class _TaskReader:
     def _scope(self, file: DataFile) -> int:
         return self._scopes.setdefault((file.spec_id, file.partition), len(self._scopes))
 
-    # Fields that are needed, and not given out
+    # Columns that are needed but not returned
 
     def _extra_fields(self) -> dict[str, NestedField]:
         found = {_key_column(field_id): field for field_id, field in self._key_fields.items()}
@@ -439,7 +438,7 @@ class _TaskReader:
         if not wanted:
             return {}
         found: dict[int, NestedField] = {}
-        # The widest type that a column ever had, also when it was dropped since.
+        # The widest type that a column ever had, even if it has been dropped since.
         for schema in (*self._metadata.schemas().values(), self._metadata.schema()):
             for field_id in wanted & schema.field_ids:
                 kind = schema.find_type(field_id)
@@ -473,10 +472,10 @@ class _TaskReader:
         return self._checked_files(frame, numbers).join(gone, key == f.col(_GONE), "left_anti")
 
     def _checked_files(self, frame: Frame, numbers: list[int]) -> Frame:
-        """The same rows, or the job fails: a row of a file that is none of these, or beyond all rows that the metadata
-        says a file has, would not be found among the deleted ones and come back unnoticed.
+        """The same rows; the job fails for a row of any other file, or with a position above the row count in the
+        metadata, because deletes would not match it and it would silently reappear.
 
-        In a filter, which no optimizer leaves out; not in the join, which it does where nothing is deleted after all.
+        As a filter, which the optimizer keeps; it drops a join when nothing turns out to be deleted.
         """
         f = self._f
         known = [each for number in numbers for each in self._marks.values[number]]
@@ -493,7 +492,7 @@ class _TaskReader:
         return frame if columns is None else frame.select(*columns)
 
     def _positions_on_driver(self, numbers: list[int]) -> Any:
-        """The deleted rows as the rows themselves are told apart. A job that reads so few takes longer."""
+        """The deleted rows as mark xor position. For so few, a Spark job takes longer."""
         deletes = Deletes(self._storage, self._metadata)
 
         def positions(number: int) -> tuple[memoryview, ...]:
@@ -530,7 +529,7 @@ class _TaskReader:
         return gone.select(f.col(_MARK).bitwiseXOR(f.col(_GONE)).alias(_GONE))
 
     def _position_pairs(self, numbers: list[int]) -> tuple[Frame, Frame | None]:
-        """The data files by path, and which delete files apply to them; None: a row's path alone tells."""
+        """The data files by path, and the delete files that apply to each; None: the path alone decides."""
         sets: dict[tuple[str, ...], int] = {}
         of: dict[int, int] = {}
         every_one_named = True
@@ -575,7 +574,7 @@ class _TaskReader:
         gone = self._keys(field_ids, refs)
         names = [f"{_KEY}{field_id}" for field_id in field_ids]
         by = [*names, *([_GONE_SCOPE] if scoped else [])]
-        # One line for each key: its latest delete decides.
+        # One row per key, with its latest delete.
         gone = gone.groupBy(*by).agg(f.max(_GONE).alias(_GONE))
         if sum(ref.file.record_count for ref in refs) < _BROADCAST_ROWS:
             gone = f.broadcast(gone)
@@ -648,7 +647,7 @@ def _long(value: int) -> SparkColumn:
 
 
 def _required(column: str) -> SparkColumn:
-    """A column of a list of files, which must have named every file that was read."""
+    """A column from the list of files. The job fails for rows of files that are not in the list."""
     from pyspark.sql import functions
 
     unknown = functions.raise_error(functions.lit(UNEXPECTED_FILE))

@@ -1,12 +1,11 @@
-"""The second door for Spark: ``spark.read.format("frazil")`` and ``df.write.format("frazil")``, batch and streaming.
+"""The Spark data source: ``spark.read.format("frazil")`` and ``df.write.format("frazil")``, batch and streaming.
 
     options ─▶ table ─▶ scan ─▶ partitions (files) ─▶ Arrow batches on executors
     rows on executors ─▶ files ─▶ one message a task ─▶ one commit on the driver
 
-It is Spark's Python Data Source API (4.0 and later). Files are read and written by the Arrow engine, the very same code
-as without Spark, inside Python workers: they need Frazil installed. The first door, ``scan().to_spark()`` and the
-verbs, does not, and leaves rows to Spark's own Parquet reader and writer. This module is imported only once somebody
-asks for the door, as its classes have PySpark's as bases.
+It uses Spark's Python Data Source API (4.0 and later). The Arrow engine reads and writes files inside Python workers,
+which need Frazil installed. ``scan().to_spark()`` and the verbs need no such install and use Spark's own Parquet reader
+and writer. This module is imported on demand, as its classes derive from PySpark's.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ from frazil.stage.arrow import stage
 
 FORMAT = "frazil"
 Table = Any
-"""A frazil.Table, which stands above this module."""
+"""A frazil.Table, which this lower layer must not import."""
 OpenTable = Callable[[Mapping[str, str]], Table]
 CONNECTION = ("lake", "path", "warehouse", "name", "token")
 PROPERTY = "property."
@@ -57,15 +56,15 @@ _WRITE = ("where", "branch", "commit_id", "isolation")
 _STREAM = ("since", "columns", "skip_deletes", "skip_overwrites", "max_files", "max_rows")
 _PARTITION_BYTES = 64 << 20
 _OPENING_COSTS = 4 << 20
-"""To open a file costs as much as to read this many bytes of it."""
+"""Opening a file costs as much as reading this many bytes."""
 _ROWS_AT_ONCE = 10_000
 arrow: Any = pa
 api: Any = datasource
 
 
 def register(spark: Session, open_table: OpenTable) -> None:
-    """Make the format known to a session."""
-    # A class of its own, as a class is all that Spark takes: the function goes along when it is pickled.
+    """Register the format with a session."""
+    # A new class for each call, as Spark takes only a class: the function is pickled with it.
     made = type("FrazilSource", (TableSource,), {"open_table": staticmethod(open_table)})
     checked(spark).dataSource.register(made)
 
@@ -86,7 +85,7 @@ class TableSource(api.DataSource):  # type: ignore[misc]
         return FORMAT
 
     def schema(self) -> Any:
-        """Spark asks for it when the DataFrame is made, and that is when its snapshot is pinned."""
+        """Spark calls this when the DataFrame is made, which pins its snapshot."""
         self._check_options((*_READ, *_STREAM))
         with self._opened() as table:
             self._pinned = _pin(table._metadata(), self._given)
@@ -116,7 +115,7 @@ class TableSource(api.DataSource):  # type: ignore[misc]
             )
         branch = self._given.get("branch", MAIN)
         with self._opened() as table:
-            # Refused now, before a row is written.
+            # Fail before a row is written.
             table._lake.check_writable()
             metadata = table._metadata()
             job = _Job(
@@ -145,7 +144,7 @@ class TableSource(api.DataSource):  # type: ignore[misc]
 
 
 class _DriverTable:
-    """A table that is opened on the driver only, though it travels to workers with everything else."""
+    """A table that is pickled for workers but opened on the driver only."""
 
     def __init__(self, table: Table) -> None:
         self._pickled = pickle.dumps(table)
@@ -159,11 +158,11 @@ class _DriverTable:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _PinnedRead:
-    """What a DataFrame shows, whenever it is run."""
+    """The snapshot and columns that a DataFrame reads, whenever it runs."""
 
     snapshot_id: int | None
     columns: Schema
-    """Those wanted, in the order wanted."""
+    """The requested columns, in the requested order."""
     filtered_with: Schema
 
 
@@ -200,7 +199,7 @@ _ARROW: dict[str, Any] = {
 
 
 def _batch_schema(schema: Any, pin: _PinnedRead) -> pa.Schema:
-    """What batches must look like for the schema that Spark has, which is the table's but for what may be null.
+    """The Arrow schema of batches for Spark's schema, which may differ from the table's in nullability only.
 
     Later releases of Spark refuse batches with any other shape, and PySpark's own function for it is not public: its
     arguments change.
@@ -234,7 +233,7 @@ def _arrow_field(name: str, kind: Any, nullable: bool) -> Any:
 
 
 class _Files(api.InputPartition):  # type: ignore[misc]
-    """Files for one task, and all it takes to read them."""
+    """The files of one task, and the metadata to read them."""
 
     def __init__(self, tasks: Sequence[FileTask], metadata: TableMetadata) -> None:
         super().__init__(None)
@@ -300,7 +299,7 @@ class _Reader(api.DataSourceReader):  # type: ignore[misc]
 
 
 class _PushingReader(_Reader):
-    """Also prunes files by Spark's own filters. Spark tests rows with them again, so that they decide nothing else."""
+    """Also prunes files by Spark's filters. Spark applies them to the rows again."""
 
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:  # noqa: N802 - Spark's name
         texts = [f"({self._where})"] if self._where is not None else []
@@ -319,7 +318,7 @@ _COMPARISONS = {
 
 
 def _sql(given: Any, schema: Schema) -> str | None:
-    """Spark's filter as SQL; None: it is left to Spark."""
+    """Spark's filter as SQL; None: only Spark applies it."""
     kind = type(given).__name__
     if len(getattr(given, "attribute", ())) != 1 or "`" in given.attribute[0]:
         return None
@@ -383,7 +382,7 @@ class _StreamOptions:
 
 class _StreamReader(api.DataSourceStreamReader):  # type: ignore[misc]
     """Offsets are snapshots: {"snapshot": id}, or null before the first one. A batch has the rows that the snapshots
-    after its start, up to its end, appended. Snapshots do not change, so a batch that is run again has the same rows.
+    after its start, up to its end, appended. Snapshots are immutable, so a repeated batch has the same rows.
     """
 
     def __init__(
@@ -396,7 +395,7 @@ class _StreamReader(api.DataSourceStreamReader):  # type: ignore[misc]
         self._storage = storage
         self._options = options
         self._last: int | None = None
-        """Where the last batch ended, as far as this process has been told."""
+        """The end of the last batch, if this process has seen it."""
         self._knows_last = False
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -409,16 +408,16 @@ class _StreamReader(api.DataSourceStreamReader):  # type: ignore[misc]
         if head is None or not self._options.is_limited:
             return _offset(None if head is None else head.snapshot_id)
         if not self._knows_last:
-            # Spark asks for the latest offset first, and then for the initial one; after a restart it has told by now.
+            # Spark requests the latest offset before the initial one; after a restart the last offset is known by now.
             self.initialOffset()
         steps = steps_between(metadata, find_snapshot(metadata, self._last), head)
         taken = list(self._within_limits(steps))
-        # All of them: then also those after the last one, which moved rows only.
+        # With all steps read, the head itself: snapshots after the last step only rewrote files.
         end = head.snapshot_id if len(taken) == len(steps) else taken[-1].snapshot.snapshot_id
         return _offset(end)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[_Files]:
-        # On a restart Spark asks for the rows between the last offset and itself: this is how one learns of it.
+        # On a restart Spark requests the range from the last offset to itself, which reveals the last offset.
         self._set_position(end["snapshot"])
         if start == end:
             return []
@@ -451,7 +450,7 @@ class _StreamReader(api.DataSourceStreamReader):  # type: ignore[misc]
         """As many whole snapshots as the limits allow, and one at least."""
         files = rows = 0
         for at, step in enumerate(steps):
-            # The first snapshot of all counts whole; its totals are what it added if it began with nothing.
+            # The first snapshot counts as a whole, so its totals are what it added.
             keys = (
                 ("total-data-files", "total-records") if step.parent is None else ("added-data-files", "added-records")
             )
@@ -463,7 +462,7 @@ class _StreamReader(api.DataSourceStreamReader):  # type: ignore[misc]
             yield step
 
     def _is_read(self, step: Step) -> bool:
-        """Raises InvalidInput at a snapshot that did more than append, unless such are to be left out."""
+        """Whether to read the step. Raises InvalidInput for one that is not an append, unless an option skips it."""
         operation = step.snapshot.operation
         if step.parent is None or operation == "append":
             return True
@@ -491,15 +490,15 @@ def _count(step: Step, key: str) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Job:
-    """One write, as workers and driver know it."""
+    """One write, as sent to workers."""
 
     table: str
     metadata: TableMetadata
-    """The table when the write began: what its files are made for, and what its commit is based on."""
+    """The table when the write began, which its files are written for and its commit is based on."""
     storage: Storage
     branch: str
     overwritten: Filter | None
-    """The rows to replace; None: rows only come."""
+    """The rows to replace; None: append."""
     commit_id: str
     isolation: str | None
 
@@ -514,7 +513,7 @@ class _Written(api.WriterCommitMessage):  # type: ignore[misc]
 
 
 class _Writer(getattr(api, "DataSourceArrowWriter", api.DataSourceWriter)):  # type: ignore[misc]
-    """Workers write files, and the driver commits them once. Spark 4.0 gives rows, later ones Arrow batches."""
+    """Workers write files, and the driver commits them once. Spark 4.0 passes rows, later versions Arrow batches."""
 
     def __init__(self, table: _DriverTable, job: _Job) -> None:
         self._driver_table = table
@@ -543,15 +542,16 @@ class _Writer(getattr(api, "DataSourceArrowWriter", api.DataSourceWriter)):  # t
             call = table._begin(verb, given, parameters)
         finally:
             if call is None or call.found is not None:
-                # Refused, or it has landed before, with files of its own.
+                # The call was refused, or an earlier attempt has committed other files.
                 job.storage.delete([file.file_path for file in files])
         if call.found is None:
-            # Based on what the table was when the write began, not on what it is now.
+            # Based on the table when the write began, not on the current head.
             table._run(call.on(job.metadata), lambda _view, settings: _write(files, job, settings))
 
     def abort(self, messages: list[_Written | None]) -> None:
-        """Spark calls it when a task failed, and when ``commit`` did: that one has seen to its files already, and must
-        be believed, as it may have landed without anybody having heard of it.
+        """Spark calls this when a task or ``commit`` has failed.
+
+        A failed ``commit`` has cleaned up already, and its files must stay if its outcome is unknown.
         """
         if any(message is None for message in messages):
             files = [file.file_path for message in messages if message is not None for file in message.files]
@@ -583,14 +583,14 @@ def _batches(given: Iterator[Any]) -> Iterator[pa.RecordBatch]:
         yield arrow.RecordBatch.from_pylist(rows)
 
 
-# What both need
+# Shared by reading and writing
 
 
 _HISTORY = ("snapshots", "snapshot-log", "metadata-log", "statistics", "partition-statistics", "refs")
 
 
 def _without_history(metadata: TableMetadata, branch: str | None, *snapshot_ids: int | None) -> TableMetadata:
-    """The metadata without its history, which may be long and is pickled for every task: a branch's head, and these."""
+    """The metadata with a branch's head and these snapshots only, as every task pickles it and histories are long."""
     raw = {key: value for key, value in metadata.raw.items() if key not in _HISTORY}
     refs = {branch: metadata.refs[branch]} if branch is not None and branch in metadata.refs else {}
     wanted = {*snapshot_ids, *(int(each["snapshot-id"]) for each in refs.values())}

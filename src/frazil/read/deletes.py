@@ -1,7 +1,8 @@
 """Applies delete files to data files.
 
 Position deletes name a file and a row in it. Equality deletes name values: a row is deleted when all
-of the listed columns are equal, and NULL equals NULL. Each delete file is read once per scan, however many data files it applies to.
+of the listed columns are equal, and NULL equals NULL. Each delete file is read once per scan, however many data files
+it applies to.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Rows to a table's exact types, by column name, with casts that lose nothing.
+"""Converts rows to a table's exact types, by column name, with lossless casts only.
 
-Every problem of a batch is gathered into one SchemaMismatch: people fix them all at once.
+All problems of a batch are reported in one SchemaMismatch.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _MOST_SHOWN = 20
 
 
 class Misfit(Exception):
-    """Why one column's values do not fit, and what to do. Gathered into Problems, never raised to a caller."""
+    """Why one column's values do not fit, and what to do. Collected in Problems, never raised to the user."""
 
     def __init__(self, detail: str, advice: str = "") -> None:
         self.detail = detail
@@ -93,7 +93,7 @@ def conform_to(batch: pa.RecordBatch, schema: Schema, target: pa.Schema) -> pa.R
 
 @dataclass(frozen=True, slots=True)
 class _ColumnMatch:
-    """Which incoming column feeds each of the table's; None: there is none."""
+    """The incoming column for each column of the table; None: there is none."""
 
     sources: tuple[int | None, ...]
     problems: tuple[str, ...]
@@ -127,7 +127,7 @@ def _match(fields: tuple[NestedField, ...], names: list[str], path: str) -> _Col
 
 
 def _find(name: str, wanted: Iterable[str], names: list[str]) -> str | None:
-    """The table's column for an incoming name: exactly so, or the only one but for case that nobody else names."""
+    """The table's column for an incoming name: the same, or the only one by case that no other column matches."""
     if name in wanted:
         return name
     close = [each for each in wanted if each.lower() == name.lower() and each not in names]
@@ -139,7 +139,7 @@ def _join(path: str, name: str) -> str:
 
 
 def _column(array: Any, each: NestedField, target: Any, path: str, problems: Problems, hidden: int = 0) -> Any:
-    """One column converted; when it does not fit, the problem is noted and nulls come back.
+    """Converts one column; if it does not fit, records the problem and returns nulls.
 
     ``hidden`` nulls are those of a struct around the column, which may be null although the column is required.
     """
@@ -179,7 +179,7 @@ def _convert(array: Any, kind: IcebergType, target: Any, name: str, problems: Pr
 
 
 def _check_utf8(array: Any) -> None:
-    """Arrow takes the bytes of a text column on trust, and readers in other languages fail on them."""
+    """Raises Misfit for invalid UTF-8: Arrow does not check it, and readers in other languages fail on it."""
 
     def check(part: Any) -> None:
         part.validate(full=True)
@@ -194,7 +194,7 @@ def _check_utf8(array: Any) -> None:
 def _decoded(array: Any) -> Any:
     values = array.type.value_type
     if pa.types.is_string_view(values) or pa.types.is_binary_view(values):
-        # Arrow cannot pick from views.
+        # Arrow has no take for views.
         plain = pa.large_string() if pa.types.is_string_view(values) else pa.large_binary()
         array = pa.DictionaryArray.from_arrays(array.indices, array.dictionary.cast(plain))
     return array.dictionary_decode()
@@ -207,7 +207,7 @@ def _struct(array: Any, kind: StructType, target: Any, name: str, problems: Prob
     names = [array.type.field(position).name for position in range(array.type.num_fields)]
     matched = _match(kind.fields, names, name)
     problems.lines.extend(matched.problems)
-    # Flattening puts the struct's own nulls onto its fields, so that values under a null struct are never judged.
+    # Flattening puts the struct's own nulls onto its fields, so that values under a null struct are not checked.
     inner = array.flatten()
     hidden = array.null_count
     children = []
@@ -251,7 +251,7 @@ def _map(array: Any, kind: MapType, target: Any, name: str, problems: Problems) 
     keys = _column(given["key"], kind.key_field, target.key_type, name, problems)
     values = _column(given["value"], kind.value_field, target.item_type, name, problems)
     if problems.lines:
-        # Arrow refuses null keys with a word of its own; the problem is noted already.
+        # Arrow raises an error of its own for null keys; the problem is recorded already.
         return pa.nulls(len(array), target)
     mask = array.is_null() if array.null_count else None
     return pa.MapArray.from_arrays(offsets.cast(pa.int32()), keys, values, type=target, mask=mask)
@@ -267,7 +267,7 @@ def _may_hide_nulls(kind: Any) -> bool:
 
 
 def _without_hidden_nulls(array: Any) -> Any:
-    """The array with some value, and no null, in the required fields of null structs.
+    """The array with arbitrary values instead of nulls in the required fields of null structs.
 
     Arrow's Parquet writer refuses every null in a required field, also where the struct around it is null.
     """
@@ -287,7 +287,7 @@ def _without_hidden_nulls(array: Any) -> Any:
 
 
 def _all_valid(array: Any) -> Any:
-    """The array with whatever lies under its nulls taken for values."""
+    """The array without its validity bitmap: nulls become arbitrary values."""
     kind = array.type
     if not array.null_count:
         return array
@@ -347,7 +347,7 @@ def _primitive(array: Any, kind: PrimitiveType, target: Any) -> Any:
 
 def _cast_for(kind: PrimitiveType, given: Any, target: Any) -> Callable[[Any], Any]:
     if isinstance(kind, DecimalType) and pa.types.is_integer(given):
-        # Arrow wants room for every integer before it looks at the values: give it, then narrow.
+        # Arrow checks the type's range, not the values: cast to a wide decimal first, then narrow.
         roomy = pa.decimal256(20 + kind.scale, kind.scale)
         return lambda array: array.cast(roomy).cast(target)
     return lambda array: array.cast(target)
