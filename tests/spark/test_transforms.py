@@ -178,7 +178,7 @@ def test_trap_7_transforms_agree_with_pyiceberg(
     values = [*values, None]
     schema = Schema(NestedField(1, "n", LongType()), NestedField(2, "x", kind))
     specs = {text: PartitionSpec(PartitionField(2, 1000, parse_transform(text), "p")) for text in transforms}
-    with sessions.held(spark, settings):
+    with sessions.with_settings(spark, settings):
         frame = _frame(spark, values, kind, schema)
         columns = [partition_column(spec, schema, lambda _: F.col("x")).alias(text) for text, spec in specs.items()]
         found = frame.select("n", *columns).orderBy("n").collect()
