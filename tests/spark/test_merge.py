@@ -185,7 +185,7 @@ BAD: dict[str, tuple[Any, str]] = {
     ),
     "chance in a condition": (
         lambda merge: merge.when_matched_delete(condition="rand() < 0.5").execute(),
-        "another value",
+        "returns a different value each time",
     ),
     "text for a number": (lambda merge: merge.when_matched_update({"n": "'x'"}).execute(), "'n' is int"),
 }

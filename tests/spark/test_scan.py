@@ -550,7 +550,7 @@ def test_files_that_are_not_as_the_metadata_says_fail_the_job(
         # More files than that are told apart by their names.
         assert frame.count() == 7
         return
-    with pytest.raises(Exception, match="not asked for"):
+    with pytest.raises(Exception, match="an unexpected file"):
         frame.count()
 
 
