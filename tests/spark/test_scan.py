@@ -217,7 +217,7 @@ def test_p37_no_setting_makes_lost_rows_of_lost_files(tmp_path: Path, spark: Any
 
 
 def test_a_file_that_spark_would_leave_out_is_refused(tmp_path: Path, spark: Any) -> None:
-    with pytest.raises(Unsupported, match="leaves out"):
+    with pytest.raises(Unsupported, match="Spark ignores files"):
         relation(spark, [str(tmp_path / "_a.parquet")], "id bigint", Storage())
 
 
