@@ -89,12 +89,17 @@ class TroubledDisk(LocalBackend):
     """The local file system, which fails as a full or read-only one does: in the middle of a file, or when it syncs."""
 
     def __init__(self, switch: Switch) -> None:
+        super().__init__()
         self._switch = switch
         self._calls = 0
 
-    def write(self, path: str, data: bytes) -> None:
+    def write(self, path: str, data: bytes, *, sync_folder: bool = True) -> None:
         self._suffer(path, data)
-        super().write(path, data)
+        super().write(path, data, sync_folder=sync_folder)
+
+    def sync_folders(self) -> None:
+        self._suffer("", b"")
+        super().sync_folders()
 
     def open_output(self, path: str) -> pa.NativeFile:
         if self._switch.trouble == "read-only":

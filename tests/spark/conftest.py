@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import frazil
-from frazil.on_spark import draft
 from frazil.on_spark import session as sessions
+from frazil.on_spark import write_builder
 
 KIND = os.environ.get("FRAZIL_TEST_SPARK", "local")
 CONF = {
@@ -68,4 +68,4 @@ def lake(tmp_path: Path) -> Iterator[frazil.Lake]:
 @pytest.fixture(autouse=True)
 def written_by_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     """Frames of these tests are small, and would be written by this process: see test_small.py for that."""
-    monkeypatch.setattr(draft, "MOST_BYTES", -1)
+    monkeypatch.setattr(write_builder, "MOST_BYTES", -1)

@@ -329,7 +329,7 @@ def translated(case: Filter | Expression, frame: Any) -> Any:
 
 
 def hostile(spark: Any, setting: dict[str, str]) -> Any:
-    return session.held(
+    return session.with_settings(
         spark,
         {
             "spark.sql.ansi.enabled": setting["ansi"],

@@ -440,7 +440,7 @@ def test_p33_a_write_that_does_not_say_it_is_complete_is_refused(
 ) -> None:
     table = lake.create_table("shop.t", "id bigint")
     monkeypatch.setitem(stage._COMMIT, "mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
-    with pytest.raises(frazil.StorageError, match="without a word that it is complete"):
+    with pytest.raises(frazil.StorageError, match="without the file _SUCCESS"):
         table.append(spark.range(5))
     assert table.snapshot() is None
     assert not list(Path(local_path(table.location)).glob("**/*.parquet"))

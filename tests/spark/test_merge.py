@@ -87,7 +87,7 @@ def test_aliases_columns_and_names_without_a_table(stock: frazil.Table, spark: A
 def test_a_row_met_twice_is_refused(stock: frazil.Table, spark: Any) -> None:
     before = stock.metadata_location
     for mode in MODES:
-        with pytest.raises(frazil.InvalidInput, match="met by 2 rows of the source"):
+        with pytest.raises(frazil.InvalidInput, match="matches 2 rows of the source"):
             stock.merge(source(spark, 3, 3), on=["id"], mode=mode).when_matched_update_all().execute()
     assert stock.metadata_location == before
     # One that is only deleted is deleted once, whoever meets it.
@@ -169,10 +169,10 @@ def test_a_merge_conflicts_on_its_keys_only(lake: frazil.Lake, stock: frazil.Tab
 
 
 BAD: dict[str, tuple[Any, str]] = {
-    "no clause": (lambda merge: merge.execute(), "no clause"),
+    "no clause": (lambda merge: merge.execute(), "The merge has no clauses"),
     "a clause after one that takes all": (
         lambda merge: merge.when_matched_delete().when_matched_update_all().execute(),
-        "takes every row",
+        "has no condition, so the clauses after it are never reached",
     ),
     "an unknown column": (lambda merge: merge.when_matched_update({"m": "1"}).execute(), "'m'"),
     "an ambiguous name": (
@@ -185,7 +185,7 @@ BAD: dict[str, tuple[Any, str]] = {
     ),
     "chance in a condition": (
         lambda merge: merge.when_matched_delete(condition="rand() < 0.5").execute(),
-        "another value",
+        "returns a different value each time",
     ),
     "text for a number": (lambda merge: merge.when_matched_update({"n": "'x'"}).execute(), "'n' is int"),
 }

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import frazil
-from frazil.on_spark import draft
+from frazil.on_spark import write_builder
 from spark.test_stage import AS_SQL, HOSTILE, PLAIN, ROW, assert_same, settled
 
 FLAT = PLAIN.partition(", st struct")[0]
@@ -17,7 +17,7 @@ ROWS = f"SELECT {AS_SQL.partition(', named_struct')[0]} UNION ALL SELECT {', '.j
 
 @pytest.fixture(autouse=True)
 def written_by_this_process(written_by_spark: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(draft, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(write_builder, "MOST_BYTES", 1 << 20)
 
 
 def is_sparks(file: Any) -> bool:
@@ -39,7 +39,7 @@ def test_both_ways_write_the_same(
     with settled(spark, settings):
         frame = spark.sql(ROWS)
         here.append(frame)
-        monkeypatch.setattr(draft, "MOST_BYTES", -1)
+        monkeypatch.setattr(write_builder, "MOST_BYTES", -1)
         there.append(frame.coalesce(1))
     assert [is_sparks(file) for table in (here, there) for file in table.files()] == [False, True]
     assert here.scan().to_arrow().to_pylist() == there.scan().to_arrow().to_pylist()
@@ -51,7 +51,7 @@ def test_both_ways_write_the_same(
 def test_more_rows_than_spark_expected_are_written_by_spark(
     spark: Any, lake: frazil.Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(draft, "MOST_ROWS", 1_000)
+    monkeypatch.setattr(write_builder, "MOST_ROWS", 1_000)
     table = lake.create_table("shop.t", "id int")
     # One row to the optimizer.
     table.append(spark.sql("select explode(sequence(1, 1001)) id"))

@@ -218,7 +218,7 @@ def test_a_write_that_fails_leaves_nothing(lake: frazil.Lake, spark: Any) -> Non
         write(frame_of(spark, 1, 2, 70), lake, "overwrite", where="id < 5")
     with pytest.raises(Exception, match="nope"):
         write(frame_of(spark, 1).withColumnRenamed("name", "nope"), lake)
-    with pytest.raises(Exception, match="where is for mode"):
+    with pytest.raises(Exception, match="where needs mode"):
         write(frame_of(spark, 1), lake, where="id < 5")
     with pytest.raises(Exception, match="no branch 'other'"):
         write(frame_of(spark, 1), lake, branch="other")

@@ -238,7 +238,7 @@ def test_insert_of_a_query(shop: frazil.Lake, run: Run, text: str, wanted: list[
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("INSERT INTO shop.names SELECT 1", "The query has 1 columns, and 2 are wanted"),
+        ("INSERT INTO shop.names SELECT 1", "The query has 1 columns, but 2 are expected"),
         ("INSERT INTO shop.names (id, nope) SELECT 1, 2", "names the column 'nope'"),
         ("INSERT INTO shop.names SELECT 1.5, 'x'", "does not fit"),
         ("INSERT INTO shop.names SELECT 'x', 'x'", "id"),
@@ -390,7 +390,7 @@ def test_show_and_describe_are_frames(run: Run) -> None:
             frazil.InvalidInput,
             "UPDATE or DELETE",
         ),
-        ("MERGE INTO shop.names USING shop.events ON true", frazil.InvalidInput, "no clause"),
+        ("MERGE INTO shop.names USING shop.events ON true", frazil.InvalidInput, "no clauses"),
         ("CREATE TABLE shop.x (id int) AS SELECT 1", frazil.InvalidInput, "AS SELECT cannot have a list of columns"),
     ],
 )

@@ -71,7 +71,7 @@ def test_old_snapshots_are_forgotten_and_no_file_is_deleted(lake: frazil.Lake, t
     assert names <= files(lake, table)
     with pytest.raises(frazil.InvalidInput, match="expired"):
         table.scan(snapshot=before[0])
-    with pytest.raises(frazil.InvalidInput, match="first snapshot still known"):
+    with pytest.raises(frazil.InvalidInput, match="oldest known snapshot"):
         table.scan(as_of=0)
 
 

@@ -117,7 +117,7 @@ def test_a_carried_copy_can_be_picked(lake: frazil.Lake, table: frazil.Table) ->
     assert done is not None
     assert done.snapshot_id is not None
     assert pairs(table, "b") == [(3, 0)]
-    with pytest.raises(frazil.InvalidInput, match="rests on deletes"):
+    with pytest.raises(frazil.InvalidInput, match="depends on deletes"):
         table.cherry_pick(done.snapshot_id)
 
 

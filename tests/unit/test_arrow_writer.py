@@ -31,7 +31,7 @@ from frazil.format.schemas import arrow_schema, to_schema
 from frazil.format.storage import Storage
 from frazil.model import DataFile
 from frazil.stage import arrow
-from frazil.stage.arrow import StagedFiles, abort, stage
+from frazil.stage.arrow import StagedFiles, stage
 
 UTC = dt.UTC
 
@@ -530,9 +530,9 @@ class _Recording(Storage):
         self.most_open = max(self.most_open, sum(not each.closed for each in self._streams))
         return stream
 
-    def write(self, path: str, data: bytes) -> None:
+    def write(self, path: str, data: bytes, *, sync_folder: bool = True) -> None:
         """Durable by itself."""
-        super().write(path, data)
+        super().write(path, data, sync_folder=sync_folder)
         self.synced.append(path)
 
     def sync(self, paths: Iterable[str]) -> None:
@@ -620,12 +620,12 @@ class _FullDisk(_Recording):
         stream.close()
         return pa.PythonFile(open("/dev/full", "wb", buffering=0), mode="w")
 
-    def write(self, path: str, data: bytes) -> None:
+    def write(self, path: str, data: bytes, *, sync_folder: bool = True) -> None:
         self.created.append(path)
         with pytest.MonkeyPatch.context() as patch:
             if len(self.created) > self._room:
                 patch.setattr(os, "write", _no_room)
-            super().write(path, data)
+            super().write(path, data, sync_folder=sync_folder)
 
 
 def _no_room(_fd: int, _data: bytes) -> int:
@@ -661,15 +661,6 @@ def test_files_that_cannot_be_made_durable_are_removed(tmp_path: Path) -> None:
     with pytest.raises(FrazilError, match="Cannot sync"):
         stage([{"p": 1}], metadata=table(tmp_path, "p int"), storage=_NoSync())
     assert files_under(tmp_path) == []
-
-
-def test_abort_removes_the_files(tmp_path: Path) -> None:
-    storage = Storage()
-    staged = stage([{"p": n} for n in range(3)], metadata=table(tmp_path, "p int", ["p"]), storage=storage)
-    assert len(files_under(tmp_path)) == 3
-    assert abort(staged, storage) == []
-    assert files_under(tmp_path) == []
-    assert abort(staged, storage) == []
 
 
 def test_memory_lakes_are_written_too() -> None:

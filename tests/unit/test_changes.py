@@ -198,7 +198,7 @@ def test_a_snapshot_that_is_no_ancestor_is_refused(lake: frazil.Lake) -> None:
     first = now(table)
     table.append(rows(2))
     second = now(table)
-    with pytest.raises(InvalidInput, match="was not made from snapshot"):
+    with pytest.raises(InvalidInput, match="is not a descendant of snapshot"):
         table.changes(second, first)
     with pytest.raises(InvalidInput, match="The table has no snapshot 7"):
         table.changes(7)

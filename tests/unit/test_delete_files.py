@@ -24,7 +24,7 @@ from frazil.errors import CorruptMetadata, StorageError
 from frazil.expr import parse_filter
 from frazil.format.storage import Storage
 from frazil.model import PATH_FIELD, POSITION_FIELD, Content, DataFile, Lineage, Run
-from frazil.read.arrow import Reading
+from frazil.read.arrow import ReadContext
 from frazil.read.deletes import Deletes
 from frazil.read.plan import FileTask
 from frazil.read.positions import key_positions, matching_positions, rows_with_matches, rows_with_positions
@@ -83,8 +83,8 @@ def task_of(table: Written, where: str | None = None) -> FileTask:
     return task
 
 
-def reading(table: Written, schema: Schema | None = None, batch_rows: int = 3) -> Reading:
-    return Reading.of(table.storage, table.metadata(), schema or table.schema, batch_rows)
+def reading(table: Written, schema: Schema | None = None, batch_rows: int = 3) -> ReadContext:
+    return ReadContext.of(table.storage, table.metadata(), schema or table.schema, batch_rows)
 
 
 # Position deletes

@@ -27,7 +27,7 @@ from pyiceberg.types import (
 
 from frazil.errors import InvalidInput
 from frazil.format import evolution
-from frazil.format.evolution import FIRST, LAST, BoundColumn, Place, bind
+from frazil.format.evolution import FIRST, LAST, BoundColumn, ColumnPosition, bind
 from frazil.format.schemas import to_type
 
 SCHEMA = Schema(
@@ -197,7 +197,7 @@ def test_a_type_of_two_fields_of_one_name_or_too_deep_is_refused() -> None:
 # Adding
 
 
-def add(name: Any, kind: str, place: Place = LAST, schema: Schema = SCHEMA) -> tuple[Schema, int] | None:
+def add(name: Any, kind: str, place: ColumnPosition = LAST, schema: Schema = SCHEMA) -> tuple[Schema, int] | None:
     owner, own = evolution.struct_for_new(schema, name)
     return evolution.add_column(schema, LAST_ID, owner, own, to_type(kind, own), place=place)
 
@@ -268,31 +268,31 @@ def test_the_same_column_is_nothing_to_add(name: str, kind: str) -> None:
 
 PLACES = [
     (FIRST, ["new", "id", "Count", "ratio"]),
-    (Place("after", (1,)), ["id", "new", "Count", "ratio"]),
-    (Place("before", (2,)), ["id", "new", "Count", "ratio"]),
+    (ColumnPosition("after", (1,)), ["id", "new", "Count", "ratio"]),
+    (ColumnPosition("before", (2,)), ["id", "new", "Count", "ratio"]),
     # The anchor is gone: where it was.
-    (Place("after", (99, 2, 1)), ["id", "Count", "new", "ratio"]),
-    (Place("after", (99,)), ["new", "id", "Count", "ratio"]),
+    (ColumnPosition("after", (99, 2, 1)), ["id", "Count", "new", "ratio"]),
+    (ColumnPosition("after", (99,)), ["new", "id", "Count", "ratio"]),
 ]
 
 
 @pytest.mark.parametrize(("place", "expected"), PLACES)
-def test_a_column_goes_to_its_place(place: Place, expected: list[str]) -> None:
+def test_a_column_goes_to_its_place(place: ColumnPosition, expected: list[str]) -> None:
     added = add("new", "int", place)
     assert names(added and added[0])[:4] == expected
 
 
 def test_a_place_remembers_the_neighbours() -> None:
-    assert evolution.place_beside(SCHEMA, None, "after", "RATIO") == Place("after", (3, 2, 1))
-    assert evolution.place_beside(SCHEMA, None, "before", "dotted.name") == Place("before", (16, 17))
+    assert evolution.position_beside(SCHEMA, None, "after", "RATIO") == ColumnPosition("after", (3, 2, 1))
+    assert evolution.position_beside(SCHEMA, None, "before", "dotted.name") == ColumnPosition("before", (16, 17))
     owner = col("place")
-    assert evolution.place_beside(SCHEMA, owner, "after", "zip").anchors == (7, 6)
-    assert evolution.place_beside(SCHEMA, owner, "after", "place.zip").anchors == (7, 6)
+    assert evolution.position_beside(SCHEMA, owner, "after", "zip").anchors == (7, 6)
+    assert evolution.position_beside(SCHEMA, owner, "after", "place.zip").anchors == (7, 6)
     for name in ("id", "nothing", "tags.x"):
         with pytest.raises(InvalidInput, match="There is no column"):
-            evolution.place_beside(SCHEMA, owner, "after", name)
+            evolution.position_beside(SCHEMA, owner, "after", name)
     with pytest.raises(InvalidInput, match="itself"):
-        evolution.place_beside(SCHEMA, None, "after", "id", moved=1)
+        evolution.position_beside(SCHEMA, None, "after", "id", moved=1)
 
 
 # The other changes. Each row: what is done → the schema's difference, None for nothing to do, or the refusal.
@@ -324,7 +324,7 @@ def keys(*columns: Any) -> Callable[[Schema], Schema | None]:
     return lambda schema: evolution.set_keys(schema, tuple(col(name) for name in columns))
 
 
-def move(name: Any, place: Place) -> Callable[[Schema], Schema | None]:
+def move(name: Any, place: ColumnPosition) -> Callable[[Schema], Schema | None]:
     return lambda schema: evolution.move_column(schema, col(name), place)
 
 
@@ -389,7 +389,7 @@ NOTHING = [
     ("no doc", doc("id", None)),
     ("the same keys", keys("id")),
     ("move to its place", move("id", FIRST)),
-    ("move after its neighbour", move("Count", Place("after", (1,)))),
+    ("move after its neighbour", move("Count", ColumnPosition("after", (1,)))),
 ]
 
 
@@ -400,14 +400,14 @@ def test_nothing_to_do(change: Callable[[Schema], Schema | None]) -> None:
 
 REFUSED = [
     ("drop a key", drop("id"), "is a key"),
-    ("drop an element", drop("tags.element"), "list or map is made of"),
+    ("drop an element", drop("tags.element"), "is the element, key or value of a list or map"),
     ("drop in a map key", drop("attrs.key.k"), "map's keys"),
     ("drop the last field", drop("tags.x"), "without columns"),
     ("rename what is gone", lambda s: evolution.rename_column(s, GONE, "gone", "x"), "'gone' was dropped"),
     ("renamed otherwise", rename("Count", "n", old="count_of"), "was renamed to 'Count'"),
     ("rename to a taken name", rename("Count", "ratio"), "There is a column 'ratio' already"),
     ("rename to a name taken by case", rename("Count", "ID"), "already, as 'id'"),
-    ("rename an element", rename("tags.element", "e"), "list or map is made of"),
+    ("rename an element", rename("tags.element", "e"), "is the element, key or value of a list or map"),
     ("rename in a map key", rename("attrs.key.k", "e"), "map's keys"),
     ("rename to what reads like a nested name", rename("Count", "place.city"), "would not be valid"),
     ("widen to text", widen("Count", StringType()), "cannot become string"),
@@ -416,12 +416,12 @@ REFUSED = [
     ("widen what is gone", lambda s: evolution.widen_column(s, GONE, LongType()), "was dropped"),
     ("optional key", optional("id"), "keys are never null"),
     ("optional map key", optional("attrs.key"), "map's keys"),
-    ("doc of an element", doc("tags.element", "x"), "list or map is made of"),
+    ("doc of an element", doc("tags.element", "x"), "is the element, key or value of a list or map"),
     ("optional column as a key", keys("Count"), "may be null"),
     ("struct as a key", keys("place"), "cannot be a key"),
     ("float as a key", keys("ratio"), "cannot be a key"),
     ("key in a list", keys("tags.x"), "inside a list or map"),
-    ("move an element", move("tags.element", FIRST), "list or map is made of"),
+    ("move an element", move("tags.element", FIRST), "is the element, key or value of a list or map"),
     ("move what is gone", lambda s: evolution.move_column(s, GONE, FIRST), "was dropped"),
 ]
 

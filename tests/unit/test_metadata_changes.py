@@ -596,7 +596,7 @@ def test_the_log_of_a_commit_that_expires_and_moves_main_has_no_gap() -> None:
 
 
 def test_a_snapshot_that_a_ref_names_is_never_removed() -> None:
-    with pytest.raises(InvalidInput, match="'main' names"):
+    with pytest.raises(InvalidInput, match="'main' refers to"):
         apply(OLD, [{"action": "remove-snapshots", "snapshot-ids": [3]}], now_ms=1, previous_location=None)
 
 
@@ -627,7 +627,7 @@ BAD: list[tuple[str, Make, str]] = [
     ("key twice", keys("id", "ID"), "named twice"),
     ("unknown transform", partition("weekly(ts)"), "unknown transform"),
     ("clash", lambda _: make.make_set_partitioning(after(add("ts_day", "int")), ["day(ts)"]), "has that name"),
-    ("no sort", sort("nope desc"), "names no column"),
+    ("no sort", sort("nope desc"), "does not name a column"),
     ("no such branch", drop_branch("nope"), "There is no branch 'nope'"),
     ("tag is no branch", drop_branch("v1"), "is a tag, not a branch"),
     ("main", drop_branch("main"), "cannot be dropped"),
@@ -642,7 +642,7 @@ BAD: list[tuple[str, Make, str]] = [
     ("not in history", back(3), "not in the history of 'main'"),
     ("key of a property", unset(7), "is a text"),  # type: ignore[arg-type]
     ("bad property", props(**{"commit.retry.num-retries": "x"}), "whole number"),
-    ("bad retention", props(**{"history.expire.min-snapshots-to-keep": "0"}), "from 1 on"),
+    ("bad retention", props(**{"history.expire.min-snapshots-to-keep": "0"}), "of at least 1"),
     ("nothing retained", expire(retain_last=0), "retain_last must be a whole number above 0, not 0"),
     ("retained is no number", expire(retain_last=True), "not True"),
 ]
@@ -988,7 +988,7 @@ def test_every_change_has_a_call() -> None:
 
 
 def test_bad_properties_are_refused_with_a_sentence() -> None:
-    with pytest.raises(InvalidInput, match="Properties are"):
+    with pytest.raises(InvalidInput, match="Properties must be"):
         TableHandle(Variable(BASE)).set_properties({1: "x"})  # type: ignore[dict-item]
     with pytest.raises(InvalidInput, match="no snapshot"):
         TableHandle(Variable(BASE)).rollback_to(2**70)

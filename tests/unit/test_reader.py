@@ -47,7 +47,7 @@ from frazil.errors import CorruptMetadata, InvalidInput, StorageError, Unsupport
 from frazil.expr import parse_filter
 from frazil.format.metadata import TableMetadata
 from frazil.format.storage import Storage
-from frazil.read.arrow import Reading, read_task
+from frazil.read.arrow import ReadContext, read_task
 from frazil.read.prefetch import in_order
 from frazil.read.scan import Scan, resolve_snapshot
 from unit.written import Row, Written
@@ -311,7 +311,7 @@ def test_a_file_with_another_number_of_rows_is_an_error(table: Written) -> None:
     file = table.data(numbered(1, 2))
     table.commit(file)
     pq.write_table(pa.Table.from_pylist(numbered(1), schema_to_pyarrow(IDS)), file.file_path)
-    with pytest.raises(CorruptMetadata, match="holds 1 rows, and the table says 2"):
+    with pytest.raises(CorruptMetadata, match="holds 1 rows, but the table expects 2"):
         table.rows()
 
 
@@ -423,15 +423,15 @@ def test_row_groups_that_cannot_match_are_not_read(table: Written) -> None:
     file = table.data(numbered(*range(100)), row_group=10, statistics=False)
     table.commit(file)
     (task,) = table.scan("id = 55").tasks()
-    reading = Reading.of(table.storage, table.metadata(), IDS)
+    reading = ReadContext.of(table.storage, table.metadata(), IDS)
     assert [batch.to_pylist() for batch in read_task(task, reading)] == [numbered(55)]
-    from frazil.read.arrow import Opening
+    from frazil.read.arrow import FileReader
     from frazil.read.parquet import opened
 
     with opened(table.storage, file) as parquet:
-        assert list(Opening(task, reading, parquet)._runs()) == [([5], 50)]
+        assert list(FileReader(task, reading, parquet)._runs()) == [([5], 50)]
         (every,) = table.scan("name like '%5'").tasks()
-        assert list(Opening(every, reading, parquet)._runs()) == [(list(range(10)), 0)]
+        assert list(FileReader(every, reading, parquet)._runs()) == [(list(range(10)), 0)]
 
 
 def test_columns_come_in_the_order_asked_for_and_bad_ones_are_refused(tmp_path: Path) -> None:
@@ -524,7 +524,7 @@ def test_explain_says_what_each_step_ruled_out(tmp_path: Path) -> None:
     table.commit(table.data(numbered(9), partition=("n9",)))
     text = table.scan("name in ('n1', 'n2') and id > 1").explain()
     assert "2 of data, 1 ruled out by partition" in text
-    assert "3 looked at, 1 ruled out by partition, 1 by column bounds, 1 to read" in text
+    assert "3 considered, 1 ruled out by partition, 1 by column bounds, 1 to read" in text
     assert "snapshot   2 (append" in text
 
 

@@ -113,5 +113,5 @@ def test_a_table_that_shares_files_does_not_expire() -> None:
 
 
 def test_a_branch_that_leads_nowhere_does_not_make_everything_expire() -> None:
-    with pytest.raises(CorruptMetadata, match="'main' names a snapshot that is not kept"):
+    with pytest.raises(CorruptMetadata, match="'main' refers to a snapshot that no longer exists"):
         expired(table({"main": branch(99)}), NOW)

@@ -150,6 +150,105 @@ def test_p6_a_written_file_and_its_new_folders_are_fsynced(tmp_path: Path, monke
     assert synced == {str(tmp_path), f"{tmp_path}/a", f"{tmp_path}/a/b", f"{tmp_path}/a/b/file"}
 
 
+@pytest.fixture
+def fsyncs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The paths of all fsyncs, in order."""
+    synced: list[str] = []
+    fsync = os.fsync
+
+    def spy(fd: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{fd}"))
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", spy)
+    return synced
+
+
+def test_p6_files_of_one_folder_share_its_fsync(tmp_path: Path, fsyncs: list[str]) -> None:
+    storage, files = Storage(), [f"{tmp_path}/{name}" for name in ("manifest", "list", "metadata")]
+    for each in files:
+        storage.write(each, b"x", sync_folder=False)
+    assert fsyncs == files
+    storage.sync_folders()
+    assert fsyncs == [*files, str(tmp_path)]
+    storage.sync_folders()
+    assert fsyncs == [*files, str(tmp_path)]
+
+
+def test_p6_a_durable_write_covers_the_earlier_files_of_its_folder(tmp_path: Path, fsyncs: list[str]) -> None:
+    storage = Storage()
+    storage.write(f"{tmp_path}/manifest", b"x", sync_folder=False)
+    storage.write(f"{tmp_path}/metadata", b"x")
+    storage.sync_folders()
+    assert fsyncs == [f"{tmp_path}/manifest", f"{tmp_path}/metadata", str(tmp_path)]
+
+
+def test_p6_a_file_of_another_folder_is_not_covered(tmp_path: Path, fsyncs: list[str]) -> None:
+    storage = Storage()
+    for folder in ("a", "b"):
+        storage.write(f"{tmp_path}/{folder}/file", b"x", sync_folder=False)
+    storage.write(f"{tmp_path}/b/durable", b"x")
+    fsyncs.clear()
+    storage.sync_folders()
+    assert fsyncs == [f"{tmp_path}/a"]
+
+
+def test_p6_a_file_that_comes_while_its_folder_is_synced_is_synced_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = Storage()
+    storage.write(f"{tmp_path}/first", b"x", sync_folder=False)
+    fsync, folders = os.fsync, []
+
+    def write_meanwhile(fd: int) -> None:
+        if os.readlink(f"/proc/self/fd/{fd}") == str(tmp_path):
+            folders.append(sorted(os.listdir(tmp_path)))
+            if len(folders) == 1:
+                storage.write(f"{tmp_path}/second", b"x", sync_folder=False)
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", write_meanwhile)
+    storage.sync_folders()
+    storage.sync_folders()
+    assert folders == [["first"], ["first", "second"]]
+
+
+def test_a_folder_that_cannot_be_synced_is_synced_by_the_next_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage, fsync = Storage(), os.fsync
+    storage.write(f"{tmp_path}/file", b"x", sync_folder=False)
+
+    def fail(fd: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    for _ in range(2):
+        with pytest.raises(StorageError, match="Cannot sync"):
+            storage.sync_folders()
+    monkeypatch.setattr(os, "fsync", fsync)
+    storage.sync_folders()
+
+
+def test_a_folder_that_is_gone_needs_no_sync(tmp_path: Path, fsyncs: list[str]) -> None:
+    storage = Storage()
+    for folder in ("purged", "kept"):
+        storage.write(f"{tmp_path}/{folder}/file", b"x", sync_folder=False)
+    storage.delete([f"{tmp_path}/purged/file"])
+    (tmp_path / "purged").rmdir()
+    fsyncs.clear()
+    storage.sync_folders()
+    storage.sync_folders()
+    assert fsyncs == [f"{tmp_path}/kept"]
+
+
+def test_files_are_written_the_same_with_and_without_a_shared_fsync(place: Place) -> None:
+    storage, folder = place
+    storage.write(f"{folder}/new/file", b"rows", sync_folder=False)
+    storage.sync_folders()
+    assert storage.read(f"{folder}/new/file") == b"rows"
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_read_only_folder_is_permission_denied(tmp_path: Path) -> None:
     tmp_path.chmod(stat.S_IRUSR | stat.S_IXUSR)

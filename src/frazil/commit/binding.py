@@ -37,7 +37,7 @@ from frazil.commit.intents import (
 from frazil.commit.metadata_changes import replay
 from frazil.errors import InvalidInput, Unsupported
 from frazil.format import evolution
-from frazil.format.evolution import FIRST, LAST, BoundColumn, Name, Place
+from frazil.format.evolution import FIRST, LAST, BoundColumn, ColumnPosition, Name
 from frazil.format.metadata import MAIN, TableMetadata
 from frazil.format.partitions import AnyTransform, parse_partitioning, parse_sort
 from frazil.format.properties import checked_properties
@@ -141,13 +141,13 @@ def _place(
     after: Name | None,
     before: Name | None = None,
     moved: int | None = None,
-) -> Place | None:
+) -> ColumnPosition | None:
     if first + (after is not None) + (before is not None) > 1:
         raise InvalidInput("A column goes to one place", advice="Pass one of first, after and before")
     if after is not None:
-        return evolution.place_beside(base.schema(), owner, "after", after, moved)
+        return evolution.position_beside(base.schema(), owner, "after", after, moved)
     if before is not None:
-        return evolution.place_beside(base.schema(), owner, "before", before, moved)
+        return evolution.position_beside(base.schema(), owner, "before", before, moved)
     return FIRST if first else None
 
 

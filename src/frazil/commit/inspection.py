@@ -15,7 +15,7 @@ from frazil.expr import Evaluator, FileFacts, Filter, may_match, parse_filter
 from frazil.format.metadata import TableMetadata
 from frazil.format.storage import Storage
 from frazil.model import Change, Content, DataFile, Entry, Lineage, Predicate, Snapshot
-from frazil.read.arrow import Reading
+from frazil.read.arrow import ReadContext
 from frazil.read.deletes import Deletes, Keys
 from frazil.read.plan import DeleteIndex, DeleteRef, FileTask, plan
 from frazil.read.positions import key_positions, matching_positions
@@ -58,8 +58,8 @@ class FullInspector:
         assert self._head is not None
         return self._head
 
-    def _reading(self) -> Reading:
-        return Reading.of(self._storage, self._metadata, Schema())
+    def _reading(self) -> ReadContext:
+        return ReadContext.of(self._storage, self._metadata, Schema())
 
     def positions(self, deletes: DataFile) -> Mapping[str, BitMap64]:
         return Deletes(self._storage, self._metadata).rows_by_file(deletes)

@@ -16,7 +16,7 @@ from pyiceberg.types import IcebergType
 
 from frazil.commit.checks import Check
 from frazil.format import evolution
-from frazil.format.evolution import LAST, BoundColumn, Place
+from frazil.format.evolution import LAST, BoundColumn, ColumnPosition
 from frazil.format.schemas import evolve
 from frazil.model import Conflict
 
@@ -59,7 +59,7 @@ class AddColumn:
     name: str
     kind: IcebergType
     doc: str | None = None
-    place: Place = LAST
+    place: ColumnPosition = LAST
     pinned: int | None = None
     """The next free id must still be this one (``pin``)."""
 
@@ -107,7 +107,7 @@ class MoveColumn:
     """Move a column among its siblings; the last writer wins."""
 
     column: BoundColumn
-    place: Place
+    place: ColumnPosition
 
     def evolve(self, schema: Schema, last_column_id: int) -> Evolved | None:
         return _same_ids(evolution.move_column(schema, self.column, self.place), last_column_id)

@@ -57,7 +57,7 @@ def _bind(name: str, value: object, schema: Schema, case_sensitive: bool) -> _As
 
 
 def constant_value(value: object, field: NestedField, shown: str) -> Array:
-    """A Python value as one row of a column, by the rules for rows of Python values."""
+    """A Python value as one row of a column, converted like rows of Python values."""
     one = Schema(field)
     batch = to_reader([{field.name: value}], one).read_next_batch()
     found = conform(batch, one).column(0)
@@ -87,10 +87,10 @@ def _refuse(name: str, part: str, path: list[NestedField], known: list[str]) -> 
     if path and not isinstance(path[-1].field_type, StructType):
         kind = str(path[-1].field_type).partition("<")[0]
         raise Unsupported(
-            f"set names {name!r}, and {path[-1].name!r} is a {kind}, into which an update does not reach",
+            f"set names {name!r}, but {path[-1].name!r} has the type {kind}, and its parts cannot be set",
             advice=f"Set {path[-1].name!r} as a whole",
         )
-    raise InvalidInput(f"set names the column {name!r}, and there is none", advice=did_you_mean(part, known))
+    raise InvalidInput(f"set names the column {name!r}, which does not exist", advice=did_you_mean(part, known))
 
 
 def _match(name: str, fields: tuple[NestedField, ...], case_sensitive: bool) -> NestedField | None:
@@ -99,7 +99,9 @@ def _match(name: str, fields: tuple[NestedField, ...], case_sensitive: bool) -> 
         return exact
     loose = [each for each in fields if each.name.lower() == name.lower()]
     if len(loose) > 1:
-        raise InvalidInput(f"The name {name!r} in set fits several columns: {', '.join(each.name for each in loose)}")
+        raise InvalidInput(
+            f"The name {name!r} in set matches several columns: {', '.join(each.name for each in loose)}"
+        )
     return loose[0] if loose else None
 
 
@@ -119,7 +121,7 @@ def _dotted(path: tuple[NestedField, ...]) -> str:
 
 
 def _replaced(column: Array, path: tuple[NestedField, ...], values: Array) -> Array:
-    """The column with new values at the end of the path. A null struct comes into being around them."""
+    """The column with new values at the end of the path. A null struct around them becomes non-null."""
     if len(path) == 1:
         return values
     children = column.flatten()

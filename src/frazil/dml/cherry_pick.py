@@ -1,4 +1,4 @@
-"""A snapshot of one branch done again on top of another: its files, at the place they are wanted now."""
+"""Cherry-pick: the change of one snapshot applied again on top of another branch, with the same files."""
 
 from __future__ import annotations
 
@@ -15,11 +15,9 @@ from frazil.read.deletes import Deletes
 from frazil.read.plan import named_file, plan
 from frazil.stage.lineage import read_lineage
 
-"""Iceberg's key in a summary for the snapshot that was picked."""
-
 
 def cherry_pick(view: View, snapshot_id: int, settings: Settings) -> Write:
-    """What a snapshot did, as a write of its own. No file is written: the same ones are named again."""
+    """The change of a snapshot as a new write. No file is written: the write refers to the snapshot's files."""
     metadata = view.metadata
     snapshot = metadata.snapshot(snapshot_id)
     if snapshot is None:
@@ -30,7 +28,7 @@ def cherry_pick(view: View, snapshot_id: int, settings: Settings) -> Write:
     change = change_of(view.storage, metadata, snapshot)
     if change.operation == "replace":
         raise InvalidInput(
-            f"The snapshot {snapshot_id} only puts rows into other files, so there is nothing to pick",
+            f"The snapshot {snapshot_id} only rewrites files, so there is nothing to pick",
             advice="Compact the branch itself",
         )
     return _write(view, settings, snapshot, change)
@@ -42,13 +40,13 @@ def _write(view: View, settings: Settings, snapshot: Snapshot, change: Change) -
     added = tuple(entry.file for entry in change.added)
     marks = tuple(entry.file for entry in change.deletes)
     own = {file.file_path for file in added}
-    # Deletes in its own files were there when they came; they go along as they are.
+    # Deletes in files that the snapshot itself added are applied as they are.
     positions = {path: rows for path, rows in _positions(view, marks).items() if path not in own}
     base = _common_ancestor(view, snapshot)
     touched = _check_files(view, base, snapshot, change, positions)
     moved = {} if change.is_delete else {**dict(lineage.changed), **positions}
     if change.removed and change.lineage_path is None and not change.is_delete:
-        # Its writer left no record: any row of a replaced file may live on.
+        # Its writer left no lineage: any row of a replaced file may still exist in another file.
         moved |= {file.file_path: _all_rows(file) for file in change.removed}
     schema = metadata.schema(snapshot.schema_id if snapshot.schema_id in metadata.schemas() else None)
     return Write(
@@ -74,7 +72,7 @@ def _write(view: View, settings: Settings, snapshot: Snapshot, change: Change) -
 
 
 def _common_ancestor(view: View, snapshot: Snapshot) -> Snapshot | None:
-    """The newest snapshot that both histories have; what is picked is checked against everything since."""
+    """The newest snapshot that both histories have; the pick is checked against everything after it."""
     metadata = view.metadata
     here = {each.snapshot_id for each in metadata.ancestors(metadata.ref_snapshot_id(view.branch))}
     return next((each for each in metadata.ancestors(snapshot.parent_snapshot_id) if each.snapshot_id in here), None)
@@ -83,7 +81,7 @@ def _common_ancestor(view: View, snapshot: Snapshot) -> Snapshot | None:
 def _check_files(
     view: View, base: Snapshot | None, snapshot: Snapshot, change: Change, positions: dict[str, BitMap64]
 ) -> dict[str, DataFile]:
-    """The files that rows are taken out of by position. Whatever the snapshot changed must be known here, too."""
+    """The files that rows are taken out of by position. This branch must have every file that the snapshot changed."""
     named = positions.keys() | {file.file_path for file in change.removed}
     if not named:
         return {}
@@ -123,7 +121,7 @@ def _check_copies(view: View, base: Snapshot | None, snapshot: Snapshot) -> None
             return
         if change_of(view.storage, view.metadata, each).deletes:
             raise InvalidInput(
-                f"The snapshot {snapshot.snapshot_id} rests on deletes of the snapshot {each.snapshot_id} before it",
+                f"The snapshot {snapshot.snapshot_id} depends on deletes of the earlier snapshot {each.snapshot_id}",
                 advice="Publish the whole branch with fast_forward(), or repeat the write on this branch",
             )
 
@@ -145,9 +143,7 @@ def _positions(view: View, marks: tuple[DataFile, ...]) -> dict[str, BitMap64]:
     for file in marks:
         if file.content == Content.POSITION_DELETES:
             if named_file(file) is None:
-                raise InvalidInput(
-                    f"The delete file {file.file_path} is about several data files, which cannot be picked"
-                )
+                raise InvalidInput(f"The delete file {file.file_path} covers several data files and cannot be picked")
             for path, rows in Deletes(view.storage, view.metadata).rows_by_file(file).items():
                 found[path] = found.get(path, BitMap64()) | rows
     return found

@@ -1,6 +1,6 @@
 """The same rows in fewer files: small ones of one partition are put together, and deleted rows are left out.
 
-So are delete files that nothing needs any more: afterwards readers without deletes by key can read the table.
+Delete files that no longer apply to any file are removed, so that readers without equality deletes can read the table.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from frazil.commit.operations import Kind, RowCounts, Write
-from frazil.dml.draft import Draft, Pieces
 from frazil.dml.view import Settings, View
+from frazil.dml.write_builder import Pieces, WriteBuilder
 from frazil.errors import InvalidInput
 from frazil.expr import Filter, parse_filter
 from frazil.format.partitions import partition_identity
 from frazil.model import Content
-from frazil.read.arrow import Reading
+from frazil.read.arrow import ReadContext
 from frazil.read.plan import FileTask
 from frazil.read.positions import rows_with_positions
 
@@ -32,9 +32,9 @@ class Packing:
 
     target: int
     least: int
-    """A group of fewer files is left alone, unless rows of it are deleted."""
+    """A group of fewer files is not rewritten, unless some of its rows are deleted."""
     for_files: Mapping[str, str]
-    """The options that are for the writer of files."""
+    """The options of the Parquet writer."""
 
 
 def packing(view: View, settings: Settings) -> Packing:
@@ -47,17 +47,17 @@ def packing(view: View, settings: Settings) -> Packing:
 def compact(view: View, settings: Settings, where: Filter | None = None) -> Write:
     """Rewrite small files and files with deleted rows, partition by partition. ``where`` selects files, not rows.
 
-    Delete files that apply to nothing any more go, wherever they are.
+    Delete files that no longer apply to any file are removed, also outside ``where``.
     """
     how = packing(view, settings)
-    with Draft(view, replace(settings, options=how.for_files)) as draft:
-        for group in groups_of(chosen_files(view, where), how, lambda task: _has_deletes(task, draft.reading)):
+    with WriteBuilder(view, replace(settings, options=how.for_files)) as builder:
+        for group in groups_of(chosen_files(view, where), how, lambda task: _has_deletes(task, builder.read_context)):
             view.check_size(group, "compact")
             for task in group:
-                draft.remove(task)
-            draft.copy(_rows(group, draft.reading), group[0].file, is_sorted=len(group) == 1)
-        draft.drop_unneeded_deletes()
-        return draft.finished(Kind.REWRITE, RowCounts())
+                builder.remove(task)
+            builder.copy(_rows(group, builder.read_context), group[0].file, is_sorted=len(group) == 1)
+        builder.drop_unneeded_deletes()
+        return builder.build(Kind.REWRITE, RowCounts())
 
 
 def chosen_files(view: View, where: Filter | None) -> list[FileTask]:
@@ -66,14 +66,14 @@ def chosen_files(view: View, where: Filter | None) -> list[FileTask]:
     return [replace(task, residual=None) for task in view.tasks(chosen)]
 
 
-def _rows(tasks: list[FileTask], reading: Reading) -> Pieces:
+def _rows(tasks: list[FileTask], context: ReadContext) -> Pieces:
     for task in tasks:
-        for batch, numbers in rows_with_positions(task, reading):
+        for batch, numbers in rows_with_positions(task, context):
             yield task.file.file_path, batch, numbers
 
 
 def groups_of(tasks: list[FileTask], how: Packing, has_deletes: Callable[[FileTask], bool]) -> Iterator[list[FileTask]]:
-    """Files that become one: of one spec and partition, together not above the target size."""
+    """Groups of files to rewrite together: one spec and partition, and at most the target size."""
     by_partition: dict[object, list[FileTask]] = {}
     for task in tasks:
         if task.file.file_size_in_bytes < _SMALL * how.target or has_deletes(task):
@@ -97,11 +97,11 @@ def _packed(tasks: list[FileTask], target: int) -> Iterator[list[FileTask]]:
     yield group
 
 
-def _has_deletes(task: FileTask, reading: Reading) -> bool:
-    """Whether some delete takes rows out of it; one by key counts without a look at the rows."""
+def _has_deletes(task: FileTask, context: ReadContext) -> bool:
+    """Whether deletes apply to the file's rows. Equality deletes count without reading the rows."""
     if any(ref.file.content == Content.EQUALITY_DELETES for ref in task.deletes):
         return True
-    return bool(reading.deletes.positions(task.deletes, task.file.file_path))
+    return bool(context.deletes.positions(task.deletes, task.file.file_path))
 
 
 def _whole(text: str | None, name: str, default: int) -> int:

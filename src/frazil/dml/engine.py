@@ -1,4 +1,4 @@
-"""Who runs a verb. An engine finds the rows that change, stages files, and hands back one operation."""
+"""The engines that run a verb: each finds the rows that change, stages files and returns one ``Write``."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ class Engine(Protocol):
     def compact(self, view: View, settings: Settings, where: Filter | None) -> Write: ...
 
     def row_schema(self, rows: object, schema: Schema | None) -> pa.Schema:
-        """The columns that rows have. ``schema``: the table's, for rows that leave types open."""
+        """The columns that rows have. ``schema``: the table's, for rows without types of their own."""
         ...
 
     def without_untyped(self, rows: object, schema: Schema) -> object:
-        """The rows without columns that hold nothing but null and are not the table's."""
+        """The rows without all-null columns that the table does not have."""
         ...
 
     def count_fitting(self, rows: object, schema: Schema) -> int:

@@ -1,4 +1,4 @@
-"""A merge as a value: which rows of a source meet which rows of the table, and what becomes of them."""
+"""A merge as a value: how source rows match rows of the table, and the clauses that apply to them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Action = Literal["update", "delete", "insert"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Clause:
-    """What becomes of the rows of one kind that meet a condition. The first clause that fits a row decides."""
+    """What to do with rows of one kind that fulfil a condition. The first clause whose condition holds applies."""
 
     when: When
     action: Action
@@ -38,7 +38,7 @@ class Clause:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Merge:
-    """All that a merge asks for, but for its rows."""
+    """A merge without its source rows."""
 
     on: object
     """SQL text, a Spark Column, or a list of columns that both sides have."""
@@ -51,10 +51,10 @@ class Merge:
         return [each for each in self.clauses if each.when == when]
 
     def check(self) -> None:
-        """Raises InvalidInput for what no rows can make right."""
+        """Raises InvalidInput for errors that do not depend on the rows."""
         if not self.clauses:
             raise InvalidInput(
-                "The merge has no clause, so that it would do nothing",
+                "The merge has no clauses",
                 advice="Add one, for instance .when_matched_update_all() or .when_not_matched_insert_all()",
             )
         if self.source_alias.lower() == self.target_alias.lower():
@@ -65,7 +65,7 @@ class Merge:
             for each in clauses[:-1]:
                 if each.condition is None:
                     raise InvalidInput(
-                        f"The clause '{each}' takes every row, so that those after it never get one",
+                        f"The clause '{each}' has no condition, so the clauses after it are never reached",
                         advice="Give it a condition, or put it last",
                     )
 
@@ -80,7 +80,7 @@ def checked_on(on: object, keys: Sequence[str]) -> object:
         return on
     if not keys:
         raise InvalidInput(
-            "The table has no keys, so that the merge must say how rows are matched",
+            "The table has no key columns, so the merge needs on",
             advice='Write on=["id"], or on="target.id = source.id"',
         )
     return list(keys)

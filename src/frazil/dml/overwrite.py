@@ -1,4 +1,4 @@
-"""Rows that take the place of others: of those that match a condition, or of whole partitions."""
+"""Overwrite: replaces the rows that match a condition, or whole partitions."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pyarrow.compute
 from pyiceberg.partitioning import PartitionSpec
 
 from frazil.commit.operations import Kind, Read, RowCounts, Write
-from frazil.dml.delete import take_out_matching
-from frazil.dml.draft import Draft
+from frazil.dml.delete import delete_matching
 from frazil.dml.view import COPY_ON_WRITE, Settings, View
+from frazil.dml.write_builder import WriteBuilder
 from frazil.errors import InvalidInput
 from frazil.expr import Filter, in_partitions
 from frazil.format.partitions import partition_identity
@@ -27,13 +27,13 @@ _LONGEST_SHOWN = 300
 
 
 def overwrite(view: View, rows: object, where: Filter, settings: Settings) -> Write:
-    """Take out the rows that match and put these in their place, each of which must match, too."""
+    """Replace the rows that match ``where`` with these rows, each of which must match as well."""
     where = view.bound(where)
-    with Draft(view, settings) as draft:
-        staged = draft.add_rows(matching_rows(rows, where, view))
-        deleted = take_out_matching(draft, where, COPY_ON_WRITE)
+    with WriteBuilder(view, settings) as builder:
+        staged = builder.add_rows(matching_rows(rows, where, view))
+        deleted = delete_matching(builder, where, COPY_ON_WRITE)
         counts = RowCounts(inserted=staged.rows, deleted=deleted)
-        return draft.finished(Kind.OVERWRITE, counts, reads=(Read(where),), asked=where)
+        return builder.build(Kind.OVERWRITE, counts, reads=(Read(where),), asked=where)
 
 
 def matching_rows(rows: object, where: Filter, view: View) -> Iterator[pa.RecordBatch]:
@@ -55,31 +55,31 @@ def _stray(row: pa.RecordBatch, where: Filter) -> InvalidInput:
     shown = text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + "…"
     return InvalidInput(
         f"A row does not match where={where.text!r}: {shown}",
-        advice="Leave such rows out, or widen where: what is written must be what is replaced",
+        advice="Remove such rows, or widen where: every new row must match it",
     )
 
 
 def replace_partitions(view: View, rows: object, settings: Settings) -> Write:
     """Empty the partitions that these rows fall into, and fill them with the rows.
 
-    Partitions are those of the table's current spec. Files of older specs are looked at, too (rule P27): the rows in
-    them that would be in one of these partitions go.
+    Partitions are those of the table's current spec. In files of older specs, rows that would fall into one of these
+    partitions are deleted as well (rule P27).
     """
     spec = replaced_spec(view)
-    with Draft(view, settings) as draft:
-        staged = draft.add_rows(rows)
+    with WriteBuilder(view, settings) as builder:
+        staged = builder.add_rows(rows)
         if not staged.files:
-            return draft.finished(Kind.REPLACE_PARTITIONS, RowCounts())
+            return builder.build(Kind.REPLACE_PARTITIONS, RowCounts())
         partitions = {partition_identity(file.partition): file.partition for file in staged.files}
         where = in_partitions(spec, partitions.values(), view.schema)
         deleted = 0
         for task in view.tasks(where):
-            task = decided(task, spec.spec_id, partitions)
-            rows_of_file = matching_positions(task, draft.reading)
-            draft.take_out(task, rows_of_file, COPY_ON_WRITE)
+            task = without_residual_if_replaced(task, spec.spec_id, partitions)
+            rows_of_file = matching_positions(task, builder.read_context)
+            builder.delete_rows(task, rows_of_file, COPY_ON_WRITE)
             deleted += len(rows_of_file)
         counts = RowCounts(inserted=staged.rows, deleted=deleted)
-        return draft.finished(Kind.REPLACE_PARTITIONS, counts, reads=(Read(where),), asked=where)
+        return builder.build(Kind.REPLACE_PARTITIONS, counts, reads=(Read(where),), asked=where)
 
 
 def replaced_spec(view: View) -> PartitionSpec:
@@ -93,8 +93,8 @@ def replaced_spec(view: View) -> PartitionSpec:
     return spec
 
 
-def decided(task: FileTask, spec_id: int, partitions: dict[Any, Any]) -> FileTask:
-    """A file of the current spec is in a replaced partition as a whole, which bounds of cut texts do not show."""
+def without_residual_if_replaced(task: FileTask, spec_id: int, partitions: dict[Any, Any]) -> FileTask:
+    """Without a residual if the whole file is in a replaced partition; truncated bounds of strings may not prove it."""
     file: DataFile = task.file
     whole = file.spec_id == spec_id and partition_identity(file.partition) in partitions
     return replace(task, residual=None) if whole else task

@@ -1,4 +1,4 @@
-"""Rows that come and rows that go, both named by a caller who has found them already."""
+"""Row delta: new rows, and deletes that the caller names by position or by key."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from frazil.commit.operations import Kind, RowCounts, Write
-from frazil.dml.draft import Draft
 from frazil.dml.upsert import key_ids, key_spec
 from frazil.dml.view import Settings, View
+from frazil.dml.write_builder import WriteBuilder
 from frazil.errors import InvalidInput, Unsupported
 from frazil.expr import parse_filter
 from frazil.format.partitions import reaches_everything
@@ -28,22 +28,22 @@ def row_delta(
     positions: Mapping[str, Sequence[int]] | None = None,
     keys: object = None,
 ) -> Write:
-    """Add rows, take out rows by data file and position, and take out every older row with one of some keys.
+    """Add rows, delete rows by data file and position, and delete every older row with one of the given keys.
 
-    Rows that were deleted already are no matter. How many rows go by key is not known and not counted.
+    Rows that are deleted already are ignored. How many rows are deleted by key is unknown and not counted.
     """
-    with Draft(view, settings) as draft:
-        inserted = 0 if rows is None else draft.add_rows(rows).rows
-        deleted = 0 if not positions else _take_out(draft, positions, live_on=inserted > 0)
-        field_ids, spec_id = ((), None) if keys is None else _take_out_keys(draft, keys)
+    with WriteBuilder(view, settings) as builder:
+        inserted = 0 if rows is None else builder.add_rows(rows).rows
+        deleted = 0 if not positions else _delete_by_position(builder, positions, live_on=inserted > 0)
+        field_ids, spec_id = ((), None) if keys is None else _delete_by_key(builder, keys)
         counts = RowCounts(inserted=inserted, deleted=deleted)
-        return draft.finished(Kind.ROW_DELTA, counts, keys=field_ids, key_spec_id=spec_id)
+        return builder.build(Kind.ROW_DELTA, counts, keys=field_ids, key_spec_id=spec_id)
 
 
-def _take_out(draft: Draft, positions: Mapping[str, Sequence[int]], *, live_on: bool) -> int:
-    view = draft.view
+def _delete_by_position(builder: WriteBuilder, positions: Mapping[str, Sequence[int]], *, live_on: bool) -> int:
+    view = builder.view
     if not isinstance(positions, Mapping):
-        raise InvalidInput(f"positions are a dict of data files with their row numbers, not {positions!r}")
+        raise InvalidInput(f"positions must be a dict from data file to row numbers, not {positions!r}")
     everything = parse_filter(None, view.schema)
     live = {task.file.file_path: task for task in view.tasks(everything)}
     count = 0
@@ -51,12 +51,12 @@ def _take_out(draft: Draft, positions: Mapping[str, Sequence[int]], *, live_on: 
         task = live.get(path)
         if task is None:
             raise InvalidInput(f"The table {view.table} has no data file {path!r} on the branch {view.branch!r}")
-        rows = _rows(task, numbers) & matching_positions(task, draft.reading)
+        rows = _rows(task, numbers) & matching_positions(task, builder.read_context)
         if rows:
-            draft.mark(task.file, rows)
+            builder.mark(task.file, rows)
             if live_on:
-                # The new rows may be meant as these with other values: who deletes one meanwhile is in the way.
-                draft.move(path, rows)
+                # The new rows may be new versions of these, so a concurrent delete of one of them is a conflict.
+                builder.move(path, rows)
         count += len(rows)
     return count
 
@@ -73,21 +73,21 @@ def _rows(task: FileTask, numbers: Sequence[int]) -> BitMap64:
         ) from error
     if rows and rows.max() >= task.file.record_count:
         raise InvalidInput(
-            f"The file {task.file.file_path} has {task.file.record_count} rows and none with the number {rows.max()}",
+            f"The file {task.file.file_path} has {task.file.record_count} rows, so it has no row {rows.max()}",
             advice="Rows are numbered from 0",
         )
     return rows
 
 
-def _take_out_keys(draft: Draft, keys: object) -> tuple[tuple[int, ...], int | None]:
-    metadata = draft.view.metadata
+def _delete_by_key(builder: WriteBuilder, keys: object) -> tuple[tuple[int, ...], int | None]:
+    metadata = builder.view.metadata
     field_ids, spec_id = key_ids(metadata), key_spec(metadata)
     if spec_id is None:
         raise Unsupported(
-            f"The table {draft.view.table} has no spec under which deletes by key reach all its rows",
+            f"The table {builder.view.table} has no spec under which deletes by key reach all its rows",
             advice="Add a spec without partitions first, or give positions",
         )
     schema = key_schema(metadata.schema(), field_ids)
     found: list[pa.RecordBatch] = [conform(batch, schema) for batch in to_reader(keys, schema)]
-    draft.add_keys(found, field_ids, spec_id)
+    builder.add_keys(found, field_ids, spec_id)
     return field_ids, None if reaches_everything(metadata.spec(spec_id)) else spec_id

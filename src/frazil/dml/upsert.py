@@ -1,4 +1,4 @@
-"""Rows that come by key: each takes the place of the row with the same key, if there is one."""
+"""Upsert: each row replaces the row with the same key, if there is one."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pyarrow.compute
 from pyiceberg.schema import Schema
 
 from frazil.commit.operations import Kind, Read, RowCounts, Write
-from frazil.dml.draft import Draft
 from frazil.dml.view import COPY_ON_WRITE, MERGE_ON_READ, Settings, View
+from frazil.dml.write_builder import WriteBuilder
 from frazil.errors import InvalidInput, Unsupported
 from frazil.expr import near_keys
 from frazil.format.metadata import TableMetadata
@@ -35,14 +35,14 @@ def key_ids(metadata: TableMetadata) -> tuple[int, ...]:
     found = tuple(sorted(metadata.schema().identifier_field_ids))
     if not found:
         raise InvalidInput(
-            "The table has no keys, by which rows would be found",
+            "The table has no key columns to find rows by",
             advice="Create it with keys=['id'], or use delete() and append()",
         )
     return found
 
 
 def key_spec(metadata: TableMetadata) -> int | None:
-    """The spec to write deletes by key under, so that they reach every row with the key (rule P21).
+    """The spec under which equality deletes reach every row with the key (rule P21).
 
     None: the table must get a spec without partitions first.
     """
@@ -59,7 +59,7 @@ def key_spec(metadata: TableMetadata) -> int | None:
 
 
 def reaching_spec(view: View) -> int:
-    """``key_spec``, which must be there."""
+    """``key_spec``, or Unsupported if there is none."""
     found = key_spec(view.metadata)
     if found is None:
         raise Unsupported(
@@ -70,64 +70,64 @@ def reaching_spec(view: View) -> int:
 
 
 def upsert(view: View, rows: object, settings: Settings, mode: UpsertMode) -> Write:
-    """Put rows in by the table's keys. One row per key: two of one key in ``rows`` are refused.
+    """Insert or replace rows by the table's keys. ``rows`` with two rows of one key are refused.
 
-    "equality" reads nothing and therefore does not know which rows were there: all count as inserted.
+    Mode "equality" reads nothing and cannot know which keys existed: all rows count as inserted.
     """
-    incoming = _Incoming(view, key_ids(view.metadata))
-    with Draft(view, settings) as draft:
-        staged = draft.add_rows(incoming.rows(rows))
+    incoming = _IncomingRows(view, key_ids(view.metadata))
+    with WriteBuilder(view, settings) as builder:
+        staged = builder.add_rows(incoming.rows(rows))
         incoming.refuse_duplicates()
         if not staged.files:
-            return draft.finished(Kind.UPSERT, RowCounts())
+            return builder.build(Kind.UPSERT, RowCounts())
         if mode == "equality":
-            return _by_equality(draft, incoming, staged.rows)
-        return _by_looking(draft, incoming, staged.rows, mode)
+            return _by_equality(builder, incoming, staged.rows)
+        return _by_position(builder, incoming, staged.rows, mode)
 
 
-def _by_equality(draft: Draft, incoming: _Incoming, count: int) -> Write:
-    metadata = draft.view.metadata
-    spec_id = reaching_spec(draft.view)
-    draft.add_keys(incoming.key_rows, incoming.field_ids, spec_id)
+def _by_equality(builder: WriteBuilder, incoming: _IncomingRows, count: int) -> Write:
+    metadata = builder.view.metadata
+    spec_id = reaching_spec(builder.view)
+    builder.add_keys(incoming.key_rows, incoming.field_ids, spec_id)
     partitioned = None if reaches_everything(metadata.spec(spec_id)) else spec_id
     counts = RowCounts(inserted=count)
-    return draft.finished(Kind.UPSERT, counts, keys=incoming.field_ids, key_spec_id=partitioned)
+    return builder.build(Kind.UPSERT, counts, keys=incoming.field_ids, key_spec_id=partitioned)
 
 
-def _by_looking(draft: Draft, incoming: _Incoming, count: int, mode: UpsertMode) -> Write:
-    """Find the rows that are there with the keys, and take them out."""
-    view, columns = draft.view, incoming.columns()
+def _by_position(builder: WriteBuilder, incoming: _IncomingRows, count: int, mode: UpsertMode) -> Write:
+    """Find the existing rows with these keys and delete them by position."""
+    view, columns = builder.view, incoming.columns()
     keys = Keys.of(incoming.field_ids, list(columns.values()))
     where = near_keys(view.schema, columns)
     how = COPY_ON_WRITE if mode == "copy-on-write" else MERGE_ON_READ
-    reading = draft.narrowed(incoming.key_schema)
+    context = builder.narrowed(incoming.key_schema)
     there: list[pa.RecordBatch] = []
     replaced = 0
     tasks = view.tasks(where)
     view.check_size(tasks, "upsert")
     for task in tasks:
-        rows = bitmap(_found(task, reading, keys, there))
-        draft.take_out(task, rows, how, keys)
+        rows = bitmap(_found(task, context, keys, there))
+        builder.delete_rows(task, rows, how, keys)
         if rows:
-            draft.move(task.file.file_path, rows)
+            builder.move(task.file.file_path, rows)
         replaced += len(rows)
     updated = _distinct(incoming.columns_of(there)) if there else 0
-    # More rows than keys: the key was there twice, and once is left.
+    # More rows than keys: a key existed more than once; one row of it counts as updated.
     counts = RowCounts(inserted=count - updated, updated=updated, deleted=replaced - updated)
-    return draft.finished(Kind.UPSERT, counts, reads=(Read(where, keys),), keys=incoming.field_ids)
+    return builder.build(Kind.UPSERT, counts, reads=(Read(where, keys),), keys=incoming.field_ids)
 
 
-def _found(task: FileTask, reading: Any, keys: Keys, there: list[pa.RecordBatch]) -> Array:
+def _found(task: FileTask, context: Any, keys: Keys, there: list[pa.RecordBatch]) -> Array:
     numbers: list[Array] = []
-    for batch, found in rows_with_positions(task, reading, keys):
+    for batch, found in rows_with_positions(task, context, keys):
         there.append(batch)
         numbers.append(found)
     return arrow.concat_arrays(numbers) if numbers else arrow.array([], pa.int64())
 
 
 @dataclass(slots=True)
-class _Incoming:
-    """The rows on their way to their files, of which the keys are kept."""
+class _IncomingRows:
+    """The incoming rows as they are staged; their keys are kept."""
 
     view: View
     field_ids: tuple[int, ...]
@@ -163,7 +163,7 @@ class _Incoming:
         return found
 
     def refuse_duplicates(self) -> None:
-        """Rows of one call share a sequence number, so that neither of two with one key would win (rule P21)."""
+        """Rows of one call share a sequence number: of two with one key, neither would replace the other (rule P21)."""
         columns = self.columns()
         if not self.key_rows or _distinct(columns) == len(next(iter(columns.values()))):
             return
@@ -173,8 +173,8 @@ class _Incoming:
         example = counted.filter(pc.greater(counted["count_all"], 1)).slice(0, 1)
         shown = ", ".join(f"{name}={example[name][0]}" for name in named.column_names)
         raise InvalidInput(
-            f"The rows have {example['count_all'][0]} rows with the key {shown}",
-            advice="Keep one row for each key: within one call there is no later one that could win",
+            f"{example['count_all'][0]} of the rows have the same key {shown}",
+            advice="Keep one row for each key: the rows of one call have no order in which the last could win",
         )
 
 

@@ -1,4 +1,4 @@
-"""What a verb works on, and how its write is meant."""
+"""The version of a table that a verb reads, and the settings of its write."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from frazil.expr import Filter
 from frazil.format.metadata import TableMetadata
 from frazil.format.storage import Storage
 from frazil.model import Isolation, Snapshot
-from frazil.read.arrow import Reading
+from frazil.read.arrow import ReadContext
 from frazil.read.plan import FileTask, plan
 from frazil.runtime import Runtime
 
@@ -28,7 +28,7 @@ MAX_BYTES = "frazil.arrow.max-bytes"
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One version of a table, as one branch of it shows it."""
+    """One version of a table, seen through one of its branches."""
 
     storage: Storage
     runtime: Runtime
@@ -51,11 +51,11 @@ class View:
         return self.metadata.schema()
 
     def bound(self, where: Filter) -> Filter:
-        """The filter for this version's schema; the table may have got columns since it was parsed (rule P16)."""
+        """The filter bound to this version's schema, which may have changed since it was parsed (rule P16)."""
         return where.rebound(self.schema)
 
     def tasks(self, where: Filter) -> tuple[FileTask, ...]:
-        """The files that may hold rows the filter selects, with all that a manifest says of them."""
+        """The files that may hold rows the filter selects, with all their statistics."""
         return plan(self.metadata, self.snapshot, where, self.storage, all_statistics=True).tasks
 
     def check_size(self, tasks: Iterable[FileTask], verb: str) -> None:
@@ -70,9 +70,9 @@ class View:
                 f"the table property {MAX_BYTES}",
             )
 
-    def reading(self, schema: Schema | None = None) -> Reading:
+    def read_context(self, schema: Schema | None = None) -> ReadContext:
         """For rows in the current schema, or in a part of it."""
-        return Reading.of(self.storage, self.metadata, self.schema if schema is None else schema)
+        return ReadContext.of(self.storage, self.metadata, self.schema if schema is None else schema)
 
 
 def _limit(metadata: TableMetadata) -> int:
@@ -86,7 +86,7 @@ def _limit(metadata: TableMetadata) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the caller chose for a write, whatever the verb."""
+    """The caller's options for a write, the same for every verb."""
 
     isolation: Isolation = Isolation.SERIALIZABLE
     on_deleted: OnDeleted = "keep"

@@ -1,8 +1,8 @@
-"""A fast way through a manifest's Avro: the same entries as fastavro gives, without a dict for every statistic.
+"""A fast decoder of Avro manifests: the same entries as fastavro's, without a dict for every statistic.
 
 A manifest of 100,000 files holds millions of small numbers. PyIceberg's compiled decoder reads runs of them in one call
 each; this module drives it by the file's own schema. It is a private part of PyIceberg (no other compiled Avro decoder
-that can do this is a dependency), so whatever is unusual, and an installation without it, goes the plain way instead.
+that can do this is a dependency), so unusual files, and installations without it, fall back to fastavro.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _FLOAT, _DOUBLE = struct.Struct("<f"), struct.Struct("<d")
 
 
 class ById(dict[int, Any]):
-    """A statistic by field id: what tells it from a record of fastavro's."""
+    """A statistic by field id; the type distinguishes it from a record of fastavro's."""
 
     __slots__ = ()
 
 
 class Unusual(Exception):
-    """This file is better read the plain way."""
+    """This file must be read by fastavro."""
 
 
 def read_records(data: bytes, wanted: frozenset[int] | None) -> Iterator[dict[str, Any]]:

@@ -1,6 +1,6 @@
-"""Schemas that change: columns added, dropped, renamed, widened, moved. Schema in, schema out, nothing else touched.
+"""Schemas that change: columns added, dropped, renamed, widened, moved. Pure functions from schema to schema.
 
-Columns are bound to their ids first, so that a change means the same column on whatever schema it is replayed
+Columns are bound to their ids first, so that a change applies to the same column on any schema it is replayed on
 (rule P16). Each change returns the new schema, or None when there is nothing to do, and raises InvalidInput when the
 schema cannot take it. The schema's own id is the caller's to set.
 """
@@ -55,26 +55,26 @@ class BoundColumn:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a column goes among its siblings: beside the first anchor that is still there, or else at that end.
+class ColumnPosition:
+    """A position among sibling columns: beside the first anchor that still exists, or else at that end.
 
-    The further anchors are the first one's neighbours when the place was made, so that a column goes where the anchor
-    was even if somebody drops the anchor meanwhile.
+    The further anchors are the neighbours of the first one, in order, so that the position survives a concurrent drop
+    of the anchor.
     """
 
     side: Literal["after", "before"]
     anchors: tuple[int, ...] = ()
 
 
-FIRST = Place("after")
-LAST = Place("before")
+FIRST = ColumnPosition("after")
+LAST = ColumnPosition("before")
 
 
 # Finding
 
 
 def split_name(name: Name) -> tuple[str, ...]:
-    """The levels of a name. Raises InvalidInput for what is no name."""
+    """The levels of a name. Raises InvalidInput if it is not a name."""
     if isinstance(name, tuple) and name and all(isinstance(part, str) and part for part in name):
         return name
     if not isinstance(name, str) or _DOTTED.fullmatch(name) is None:
@@ -142,7 +142,7 @@ def _reachable(kind: IcebergType) -> Fields:
 
 
 def column_path(schema: Schema, field_id: int) -> Fields | None:
-    """The columns from the top down to this one, through lists and maps; None: it is not there."""
+    """The columns from the top down to this one, through lists and maps; None if it does not exist."""
     return _path(schema.fields, field_id)
 
 
@@ -174,8 +174,8 @@ def _all_ids(field: NestedField) -> Iterator[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Spot:
-    """A column where it is now."""
+class _ColumnLocation:
+    """A column and the columns around it in the current schema."""
 
     field: NestedField
     above: Fields
@@ -185,13 +185,13 @@ class _Spot:
         return self.above[-1].field_id if self.above else _ROOT
 
 
-def _spot(schema: Schema, column: BoundColumn) -> _Spot:
+def _locate(schema: Schema, column: BoundColumn) -> _ColumnLocation:
     path = column_path(schema, column.field_id)
     if path is None:
-        raise InvalidInput(f"The column {column.name!r} was dropped", advice="Look at the table's schema again")
+        raise InvalidInput(f"The column {column.name!r} was dropped", advice="Re-read the table's schema")
     if _is_in_a_map_key(path):
         raise InvalidInput(f"The column {column.name!r} is part of a map's keys, which Iceberg does not let change")
-    return _Spot(path[-1], path[:-1])
+    return _ColumnLocation(path[-1], path[:-1])
 
 
 def _is_in_a_map_key(path: Fields) -> bool:
@@ -201,15 +201,15 @@ def _is_in_a_map_key(path: Fields) -> bool:
     )
 
 
-def _struct_of(spot: _Spot, schema: Schema, column: BoundColumn) -> Fields:
-    """The fields beside a column. What a list or map is made of is no field of a struct."""
-    if not spot.above:
+def _struct_of(located: _ColumnLocation, schema: Schema, column: BoundColumn) -> Fields:
+    """The fields of the struct that contains a column. Raises InvalidInput for elements, keys and values."""
+    if not located.above:
         return schema.fields
-    holder = spot.above[-1].field_type
+    holder = located.above[-1].field_type
     if isinstance(holder, StructType):
         return holder.fields
     raise InvalidInput(
-        f"{column.name!r} is what a list or map is made of; it has no name or place of its own to change",
+        f"{column.name!r} is the element, key or value of a list or map; it has no name or position to change",
         advice="Change the list or map itself, or a field inside",
     )
 
@@ -270,7 +270,7 @@ def _check_free(name: str, siblings: Iterable[NestedField], shown: str) -> None:
         )
 
 
-def _placed(fields: Fields, new: NestedField, place: Place) -> Fields:
+def _placed(fields: Fields, new: NestedField, place: ColumnPosition) -> Fields:
     others = [field for field in fields if field.field_id != new.field_id]
     positions = {field.field_id: position for position, field in enumerate(others)}
     anchor = next((positions[each] for each in place.anchors if each in positions), None)
@@ -297,13 +297,13 @@ def struct_for_new(schema: Schema, name: Name) -> tuple[BoundColumn | None, str]
     bound = BoundColumn(inside.field_id, full_name(schema, inside.field_id))
     if not isinstance(inside.field_type, StructType):
         raise InvalidInput(f"{bound.name!r} is a {inside.field_type}, not a struct, and takes no {parts[-1]!r}")
-    _spot(schema, bound)
+    _locate(schema, bound)
     return bound, parts[-1]
 
 
-def place_beside(
+def position_beside(
     schema: Schema, owner: BoundColumn | None, side: Literal["after", "before"], name: Name, moved: int | None = None
-) -> Place:
+) -> ColumnPosition:
     """The place beside a sibling, named alone (``"b"``) or in full (``"a.b"``). Raises InvalidInput."""
     siblings = schema.fields if owner is None else _struct_fields(schema, owner)
     anchor = _named(split_name(name)[0], siblings) if len(split_name(name)) == 1 else _find(schema, name)
@@ -313,20 +313,20 @@ def place_beside(
         known = [field.name for field in siblings]
         raise InvalidInput(f"There is no column {name!r} in {where} itself", advice=suggestion(str(name), known))
     if anchor.field_id == moved:
-        raise InvalidInput(f"The column {anchor.name!r} cannot stand {side} itself")
+        raise InvalidInput(f"The column {anchor.name!r} cannot be moved {side} itself")
     neighbours = siblings[found[0] :: -1] if side == "after" else siblings[found[0] :]
-    return Place(side, tuple(field.field_id for field in neighbours if field.field_id != moved))
+    return ColumnPosition(side, tuple(field.field_id for field in neighbours if field.field_id != moved))
 
 
 def owner_of(schema: Schema, column: BoundColumn) -> BoundColumn | None:
     """The struct a column is in; None: the table itself."""
-    spot = _spot(schema, column)
-    _struct_of(spot, schema, column)
-    return BoundColumn(spot.owner, full_name(schema, spot.owner)) if spot.above else None
+    located = _locate(schema, column)
+    _struct_of(located, schema, column)
+    return BoundColumn(located.owner, full_name(schema, located.owner)) if located.above else None
 
 
 def _struct_fields(schema: Schema, owner: BoundColumn) -> Fields:
-    kind = _spot(schema, owner).field.field_type
+    kind = _locate(schema, owner).field.field_type
     if not isinstance(kind, StructType):
         raise InvalidInput(f"The column {owner.name!r} is a {kind}, not a struct")
     return kind.fields
@@ -340,7 +340,7 @@ def add_column(
     kind: IcebergType,
     *,
     doc: str | None = None,
-    place: Place = LAST,
+    place: ColumnPosition = LAST,
 ) -> tuple[Schema, int] | None:
     """A new optional column with fresh ids, and the last id given out. None: it is there, with this very type."""
     siblings = schema.fields if owner is None else _struct_fields(schema, owner)
@@ -365,13 +365,17 @@ def add_column(
 
 
 def drop_columns(schema: Schema, columns: Iterable[BoundColumn]) -> Schema | None:
-    spots = [(column, _spot(schema, column)) for column in columns if column_path(schema, column.field_id) is not None]
-    wanted = {spot.field.field_id for _, spot in spots}
+    locations = [
+        (column, _locate(schema, column)) for column in columns if column_path(schema, column.field_id) is not None
+    ]
+    wanted = {located.field.field_id for _, located in locations}
     # What is inside a dropped struct goes with it.
-    gone = {spot.field.field_id for _, spot in spots if not wanted & {each.field_id for each in spot.above}}
-    for column, spot in spots:
-        _struct_of(spot, schema, column)
-        keys = [full_name(schema, each) for each in _all_ids(spot.field) if each in schema.identifier_field_ids]
+    gone = {
+        located.field.field_id for _, located in locations if not wanted & {each.field_id for each in located.above}
+    }
+    for column, located in locations:
+        _struct_of(located, schema, column)
+        keys = [full_name(schema, each) for each in _all_ids(located.field) if each in schema.identifier_field_ids]
         if keys:
             raise InvalidInput(
                 f"The column {column.name!r} cannot be dropped: {', '.join(keys)} is a key of the table",
@@ -385,7 +389,8 @@ def drop_columns(schema: Schema, columns: Iterable[BoundColumn]) -> Schema | Non
         if fields and not kept:
             holder = "The table" if at == _ROOT else f"The struct {full_name(schema, at)!r}"
             raise InvalidInput(
-                f"{holder} would be left without columns", advice="Drop the whole, or add a column first"
+                f"{holder} would be left without columns",
+                advice="Drop the whole table or struct, or add a column first",
             )
         return kept
 
@@ -393,14 +398,14 @@ def drop_columns(schema: Schema, columns: Iterable[BoundColumn]) -> Schema | Non
 
 
 def rename_column(schema: Schema, column: BoundColumn, old: str, new: str) -> Schema | None:
-    spot = _spot(schema, column)
-    siblings = _struct_of(spot, schema, column)
-    if spot.field.name == new:
+    located = _locate(schema, column)
+    siblings = _struct_of(located, schema, column)
+    if located.field.name == new:
         return None
-    if spot.field.name != old:
+    if located.field.name != old:
         raise InvalidInput(
-            f"The column {column.name!r} was renamed to {spot.field.name!r}",
-            advice="Rename that, if need be",
+            f"The column {column.name!r} was renamed to {located.field.name!r}",
+            advice="Rename it by that name",
         )
     _check_free(new, (field for field in siblings if field.field_id != column.field_id), new)
     return _with_field(schema, column.field_id, name=new)
@@ -408,7 +413,7 @@ def rename_column(schema: Schema, column: BoundColumn, old: str, new: str) -> Sc
 
 def widen_column(schema: Schema, column: BoundColumn, kind: IcebergType) -> Schema | None:
     """The column with a type that holds more values; None: it already holds all those of ``kind``."""
-    mine = _spot(schema, column).field.field_type
+    mine = _locate(schema, column).field.field_type
     if mine == kind or can_widen(kind, mine):
         return None
     if not can_widen(mine, kind):
@@ -429,12 +434,12 @@ def can_widen(mine: IcebergType, wider: IcebergType) -> bool:
     return False
 
 
-def move_column(schema: Schema, column: BoundColumn, place: Place) -> Schema | None:
-    spot = _spot(schema, column)
-    _struct_of(spot, schema, column)
+def move_column(schema: Schema, column: BoundColumn, place: ColumnPosition) -> Schema | None:
+    located = _locate(schema, column)
+    _struct_of(located, schema, column)
 
     def change(at: int, fields: Fields) -> Fields:
-        if at != spot.owner:
+        if at != located.owner:
             return fields
         return _placed(fields, next(field for field in fields if field.field_id == column.field_id), place)
 
@@ -443,7 +448,7 @@ def move_column(schema: Schema, column: BoundColumn, place: Place) -> Schema | N
 
 
 def make_optional(schema: Schema, column: BoundColumn) -> Schema | None:
-    field = _spot(schema, column).field
+    field = _locate(schema, column).field
     if field.optional:
         return None
     keys = [full_name(schema, each) for each in _all_ids(field) if each in schema.identifier_field_ids]
@@ -456,31 +461,31 @@ def make_optional(schema: Schema, column: BoundColumn) -> Schema | None:
 
 
 def set_doc(schema: Schema, column: BoundColumn, doc: str | None) -> Schema | None:
-    spot = _spot(schema, column)
-    _struct_of(spot, schema, column)
-    return None if spot.field.doc == doc else _with_field(schema, column.field_id, doc=doc)
+    located = _locate(schema, column)
+    _struct_of(located, schema, column)
+    return None if located.field.doc == doc else _with_field(schema, column.field_id, doc=doc)
 
 
 def set_keys(schema: Schema, columns: tuple[BoundColumn, ...]) -> Schema | None:
     """The schema with these identifier fields, as the specification allows them ("Identifier Field IDs")."""
     for column in columns:
-        _check_key(_spot(schema, column), column)
+        _check_key(_locate(schema, column), column)
     ids = [column.field_id for column in columns]
     if set(ids) == set(schema.identifier_field_ids):
         return None
     return _with_fields(schema, lambda _, fields: fields, keys=ids)
 
 
-def _check_key(spot: _Spot, column: BoundColumn) -> None:
-    kind = spot.field.field_type
+def _check_key(located: _ColumnLocation, column: BoundColumn) -> None:
+    kind = located.field.field_type
     if not isinstance(kind, PrimitiveType) or isinstance(kind, FloatType | DoubleType):
         raise InvalidInput(
             f"The column {column.name!r} has the type {kind} and cannot be a key",
             advice="Keys are whole numbers, texts, dates, times, decimals, uuids, binaries or booleans",
         )
-    if any(not isinstance(above.field_type, StructType) for above in spot.above):
+    if any(not isinstance(above.field_type, StructType) for above in located.above):
         raise InvalidInput(f"The column {column.name!r} is inside a list or map and cannot be a key")
-    nullable = [field.name for field in (*spot.above, spot.field) if field.optional]
+    nullable = [field.name for field in (*located.above, located.field) if field.optional]
     if nullable:
         raise InvalidInput(
             f"The column {column.name!r} cannot be a key: {nullable[0]!r} may be null",
@@ -488,7 +493,7 @@ def _check_key(spot: _Spot, column: BoundColumn) -> None:
         )
 
 
-# What hangs on a schema
+# What depends on a schema
 
 
 def same_type(mine: IcebergType, other: IcebergType) -> bool:
@@ -523,7 +528,7 @@ def mapping_after(mapping: NameMapping, before: Schema, after: Schema) -> str:
             adds[parent].append(after.find_field(field_id))
     fields = {field_id: after.find_field(field_id) for field_id in after.field_ids - new}
     renamed = {key: field for key, field in fields.items() if before.find_field(key).name != field.name}
-    # PyIceberg appends names to the lists it is given, and these belong to somebody's head.
+    # A copy, as PyIceberg appends names to the given lists, which a cached head shares.
     return update_mapping(mapping.model_copy(deep=True), renamed, adds).model_dump_json()
 
 

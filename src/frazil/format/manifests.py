@@ -49,14 +49,14 @@ from frazil.model import Content, DataFile, Entry, FieldSummary, Manifest, Statu
 Json = dict[str, Any]
 DATA_MANIFEST, DELETE_MANIFEST = 0, 1
 _CODEC = "deflate"
-# About what a line of a manifest list takes.
+# The approximate size of an entry of a manifest list.
 _LINE_BYTES = 300
 _STATISTICS = ("value_counts", "null_value_counts", "nan_value_counts", "lower_bounds", "upper_bounds")
 
 
 @dataclass(frozen=True, slots=True)
 class NewManifest:
-    """A manifest on disk that no manifest list names yet; ``named_by`` gives the line of the list that does."""
+    """A manifest on disk that no manifest list refers to yet; ``named_by`` returns its entry in such a list."""
 
     manifest: Manifest
 
@@ -87,8 +87,9 @@ def write_manifest(
     spec: PartitionSpec,
     schema: Schema,
     content: int = DATA_MANIFEST,
+    sync_folder: bool = True,
 ) -> NewManifest:
-    """Write one manifest of one spec (rule P15), durably."""
+    """Write one manifest of one spec (rule P15), durably. ``sync_folder``: as for ``Storage.write``."""
     schema_json, spec_json = schema.model_dump_json(), spec.model_dump_json()
     avro = _manifest_schema(spec_json, schema_json)
     header = {
@@ -100,7 +101,7 @@ def write_manifest(
     }
     encode = EntryEncoder([field.field_type for field in spec.partition_type(schema).fields])
     data = write_container(avro, header, map(encode, entries))
-    storage.write(path, data)
+    storage.write(path, data, sync_folder=sync_folder)
     return NewManifest(_describe(path, len(data), entries, spec, schema, content))
 
 
@@ -112,8 +113,9 @@ def write_manifest_list(
     snapshot_id: int,
     parent_snapshot_id: int | None,
     sequence_number: int,
+    sync_folder: bool = True,
 ) -> None:
-    """Write the list of a snapshot's manifests, durably."""
+    """Write the list of a snapshot's manifests, durably. ``sync_folder``: as for ``Storage.write``."""
     header = {
         "snapshot-id": str(snapshot_id),
         "parent-snapshot-id": "null" if parent_snapshot_id is None else str(parent_snapshot_id),
@@ -123,7 +125,7 @@ def write_manifest_list(
     named = tuple(manifests)
     out = io.BytesIO()
     fastavro.writer(out, _LIST_SCHEMA, map(_manifest_record, named), codec=_CODEC, metadata=header)
-    storage.write(path, out.getvalue())
+    storage.write(path, out.getvalue(), sync_folder=sync_folder)
     storage.parsed.put(path, named, _LINE_BYTES * len(named))
 
 
@@ -251,13 +253,13 @@ def read_manifest(
 def iter_manifest(
     storage: Storage, manifest: Manifest, *, live_only: bool = True, stats: frozenset[int] | None = None
 ) -> Iterator[Entry]:
-    """The same, one by one: entries that a planner throws away at once cost far less than a list of them."""
+    """The same, one by one: cheaper than a list where most entries are pruned at once."""
     data = _read_bytes(storage, manifest.manifest_path, "manifest")
     return _entries(data, manifest, live_only=live_only, stats=stats)
 
 
 def read_manifest_with(storage: Storage, manifest: Manifest, paths: Collection[str]) -> list[Entry]:
-    """Its live entries: with all their statistics if one of these files is among them, with none if not.
+    """Its live entries: with all statistics if one of these files is among them, otherwise without.
 
     The manifest is fetched once, and what is decoded twice is only what comes before the first of the files.
     """
@@ -360,7 +362,7 @@ def _count(record: Json, what: str, of: str) -> int:
     found = record.get(f"{what}_{of}_count")
     if found is None and of == "files":
         found = record.get(f"{what}_data_files_count")
-    # A count that is not known must not make anybody skip the manifest.
+    # A manifest with an unknown count must not be skipped.
     return UNKNOWN_COUNT if found is None else int(found)
 
 

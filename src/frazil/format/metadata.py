@@ -41,7 +41,7 @@ class TableMetadata:
 
     @staticmethod
     def parse(data: bytes, location: str, before: TableMetadata | None = None) -> TableMetadata:
-        """Parse a file's bytes. Raises CorruptMetadata and Unsupported (a version is never half read).
+        """Parse a file's bytes. Raises CorruptMetadata, and Unsupported for an unknown format version.
 
         ``before``: an earlier version, with which this one probably shares most of its snapshots.
         """
@@ -67,7 +67,7 @@ class TableMetadata:
         return TableMetadata(raw, text or _snapshots_in(data, raw))
 
     def to_json(self) -> bytes:
-        """The file. Its snapshots come last, for those who have read an earlier version of it."""
+        """The JSON of the file. Snapshots come last, so that a reader of an earlier version parses only new ones."""
         rest = {key: value for key, value in self.raw.items() if key != "snapshots"}
         return orjson.dumps({**rest, "snapshots": self.raw.get("snapshots") or []})
 
@@ -142,13 +142,13 @@ class TableMetadata:
         return {spec_id: self.spec(spec_id) for spec_id in self._specs}
 
     def spec_schema(self, spec_id: int) -> Schema:
-        """A schema that knows every source column of a spec: a column may be dropped after files were written by it."""
+        """A schema with every source column of a spec, one of which may since have been dropped."""
         sources = {field.source_id for field in self.spec(spec_id).fields}
         newest_first = (self.current_schema_id, *sorted(self._schemas, reverse=True))
         for schema_id in newest_first:
             if sources <= self.schema(schema_id).field_ids:
                 return self.schema(schema_id)
-        raise CorruptMetadata(f"No schema of the table at {self.location} has all source columns of spec {spec_id}")
+        raise CorruptMetadata(f"No schema of the table at {self.location} has all the source columns of spec {spec_id}")
 
     @property
     def metadata_folder(self) -> str:
@@ -187,7 +187,7 @@ class TableMetadata:
         return {snapshot["snapshot-id"]: snapshot for snapshot in self.raw.get("snapshots") or ()}
 
     def _raw_snapshot(self, snapshot_id: int) -> Mapping[str, Any] | None:
-        # Nearly always one of the newest is asked for, and an index of all costs more than to look at those.
+        # Nearly always one of the newest is requested, and indexing all of them costs more than a short scan.
         kept = self.raw.get("snapshots") or ()
         for snapshot in reversed(kept[-_NEWEST:]):
             if snapshot["snapshot-id"] == snapshot_id:
@@ -199,12 +199,12 @@ class TableMetadata:
         return self._raw_snapshot(snapshot_id) is not None
 
     def snapshot(self, snapshot_id: int) -> Snapshot | None:
-        """The snapshot with this id, or None when it was never here or has expired."""
+        """The snapshot with this id, or None if it never existed or has expired."""
         raw = self._raw_snapshot(snapshot_id)
         return None if raw is None else _snapshot(raw)
 
     def with_snapshot(self, snapshot: Snapshot) -> TableMetadata:
-        """The same table as if it still kept a snapshot that has expired. Only for looking back: never write it."""
+        """The same table with an expired snapshot added back. For reading history only: never write it."""
         again = {
             "snapshot-id": snapshot.snapshot_id,
             "parent-snapshot-id": snapshot.parent_snapshot_id,
@@ -239,7 +239,7 @@ class TableMetadata:
         return None if snapshot_id is None else self.snapshot(snapshot_id)
 
     def ancestors(self, snapshot_id: int | None) -> Iterator[Snapshot]:
-        """A snapshot, its parent, and so on, as far as the file still knows them."""
+        """A snapshot, its parent, and so on, as far as the metadata has them."""
         while snapshot_id is not None and (found := self.snapshot(snapshot_id)) is not None:
             yield found
             snapshot_id = found.parent_snapshot_id
@@ -255,8 +255,8 @@ class TableMetadata:
 def _parsed_after(data: bytes, before: TableMetadata | None) -> tuple[Any, bytes] | None:
     """The JSON of ``data`` and the text of its snapshots, of which only those are parsed that came after ``before``.
 
-    None: it does not begin with the same snapshots, or does not end with them, as all files of ours do. Thousands of
-    them may stay while a few are added each time, and every writer reads every version.
+    None: it does not begin with the same snapshots, or does not end with them, as all files that Frazil writes do.
+    A table may keep thousands of snapshots and add a few per version, and every writer reads every version.
     """
     start = data.find(_SNAPSHOTS) + len(_SNAPSHOTS)
     if before is None or not before._snapshots_text or not data.startswith(before._snapshots_text, start):

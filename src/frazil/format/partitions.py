@@ -151,7 +151,9 @@ def _find(column: str, schema: Schema, text: str, example: str) -> tuple[str, Ne
     names = [name for name in schema.column_names if _only_through_structs(schema, name)]
     found = match_name(column.replace("`", ""), names)
     if found is None:
-        raise InvalidInput(f"{text!r} names no column of the table", advice=f"{suggestion(column, names)} {example}")
+        raise InvalidInput(
+            f"{text!r} does not name a column of the table", advice=f"{suggestion(column, names)} {example}"
+        )
     return found, schema.find_field(found)
 
 
@@ -201,7 +203,7 @@ def _check_partition_name(term: _Term, schema: Schema) -> None:
 
 
 def source_path(schema: Schema, field_id: int) -> tuple[int, ...] | None:
-    """Where a column is: its position, then the positions inside structs. None: inside a list or map, or not there."""
+    """Where a column is: its position, then the positions inside structs. None: inside a list or map, or missing."""
     return _path(schema.as_struct(), field_id)
 
 
@@ -227,7 +229,7 @@ def arrow_transform(transform: AnyTransform, source: IcebergType) -> Callable[[A
     """
     if isinstance(transform, UnknownTransform):
         raise Unsupported(
-            "The table is partitioned or sorted by a transform this version does not know",
+            "The table is partitioned or sorted by a transform that this version does not support",
             evidence=repr(transform),
         )
     if isinstance(transform, IdentityTransform):
@@ -258,7 +260,7 @@ def _faithful(transform: AnyTransform, array: Any, result: Any) -> Any:
         wrong = wrong or not _fits_precision(result)
     if wrong:
         raise SchemaMismatch(
-            f"Some values are so extreme that {transform} of them has no room in a partition",
+            f"Some values are too large or too small for a partition value of {transform}",
             advice="Leave out those rows, or partition the table by something else",
         )
     return result
@@ -300,7 +302,7 @@ class _Key(PartitionKey):
         return "/".join(_shortened(part) for part in path.split("/"))
 
 
-# Most file systems allow 255 bytes. A path need not tell the partition: that is in the manifest.
+# Most file systems allow 255 bytes. Paths may be shortened, as the manifest has the partition.
 _LONGEST_NAME = 200
 
 
@@ -309,12 +311,12 @@ def _shortened(part: str) -> str:
 
 
 def reaches_everything(spec: PartitionSpec) -> bool:
-    """Nothing is told apart by it: no fields, or fields that were dropped and are void since (as Iceberg Java says)."""
+    """Whether the spec has one partition only: no fields, or void fields alone (as in Iceberg Java)."""
     return all(isinstance(field.transform, VoidTransform) for field in spec.fields)
 
 
 def partition_key(spec: PartitionSpec, schema: Schema, values: tuple[Any, ...]) -> PartitionKey | None:
-    """What a location provider wants to know about a file's partition; None: unpartitioned."""
+    """A file's partition in the form a location provider takes; None: unpartitioned."""
     if spec.is_unpartitioned():
         return None
     return _Key([PartitionFieldValue(f, v) for f, v in zip(spec.fields, values, strict=True)], spec, schema)
@@ -325,5 +327,5 @@ def _quoted(part: object) -> str:
 
 
 def partition_identity(partition: tuple[Any, ...]) -> tuple[Any, ...]:
-    """A key under which equal partitions meet: NaN equals NaN, and -0.0 is not 0.0, as readers may take it for data."""
+    """A hashable key of a partition: NaN equals NaN, and -0.0 differs from 0.0, as readers may use it as data."""
     return tuple(repr(value) if isinstance(value, float) else value for value in partition)

@@ -1,4 +1,4 @@
-"""Table properties that this library reads, checked when they are set: a bad one found later would stop every write."""
+"""Table properties that Frazil reads. They are checked when set, as a bad value would fail every later write."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from frazil.errors import InvalidInput
 
 NAME_MAPPING = "schema.name-mapping.default"
 ORPHAN_GRACE = "frazil.orphans.grace-ms"
-"""How old a file must be before those who clean up may take it for one that no writer is going to commit."""
+"""The minimum age of an unreferenced file before orphan removal may delete it."""
 RETENTION = "frazil.retention.in-commit"
-"""'true': snapshots older than history.expire.max-snapshot-age-ms go with ordinary commits."""
+"""'true': ordinary commits expire snapshots older than history.expire.max-snapshot-age-ms."""
 RETENTION_MIN_AGE = "frazil.retention.min-age-ms"
-"""Younger ones stay all the same; one hour unless this says otherwise."""
+"""Younger snapshots are always kept; one hour by default."""
 _AT_LEAST = {
     "commit.retry.num-retries": 0,
     "commit.retry.min-wait-ms": 0,
@@ -34,12 +34,14 @@ _PLACES = ("write.data.path", "write.metadata.path", "write.object-storage.path"
 
 
 def checked_properties(properties: object) -> dict[str, str]:
-    """The properties as given, or InvalidInput for the first one that cannot be."""
+    """The properties. Raises InvalidInput for the first invalid one."""
     if not isinstance(properties, Mapping):
-        raise InvalidInput(f"Properties are a dict of texts, not {type(properties).__name__}")
+        raise InvalidInput(f"Properties must be a dict of strings, not {type(properties).__name__}")
     for key, value in properties.items():
         if not isinstance(key, str) or not isinstance(value, str):
-            raise InvalidInput(f"Properties are texts, and {key!r}: {value!r} is not", advice="Write numbers as '16'")
+            raise InvalidInput(
+                f"Properties must be strings, but {key!r}: {value!r} is not", advice="Write numbers as '16'"
+            )
         _check_one(key, value)
     return dict(properties)
 
@@ -47,7 +49,7 @@ def checked_properties(properties: object) -> dict[str, str]:
 def _check_one(key: str, value: str) -> None:
     least = _AT_LEAST.get(key)
     if least is not None and (not value.isdigit() or int(value) < least):
-        raise InvalidInput(f"The table property {key} must be a whole number from {least} on, not {value!r}")
+        raise InvalidInput(f"The table property {key} must be a whole number of at least {least}, not {value!r}")
     if key in _PLACES and not value.startswith("/") and "://" not in value:
         raise InvalidInput(f"The table property {key} must be an absolute location, not {value!r}")
     if key == RETENTION and value not in ("true", "false"):

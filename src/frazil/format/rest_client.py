@@ -1,4 +1,4 @@
-"""PyIceberg's REST client with time limits: its own sessions wait for an answer without end."""
+"""PyIceberg's REST client with timeouts, which its own sessions lack."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which snapshots and refs have had their time, as Iceberg Java decides it (RemoveSnapshots). Pure."""
+"""Which snapshots and refs have expired, by the rules of Iceberg Java (RemoveSnapshots). Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Ref = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """What goes. No ref that stays names a snapshot of these."""
+    """What to expire. No remaining ref refers to one of these snapshots."""
 
     snapshot_ids: tuple[int, ...] = ()
     refs: tuple[str, ...] = ()
@@ -29,7 +29,7 @@ class Expired:
 def expired(
     metadata: TableMetadata, now_ms: int, *, older_than_ms: int | None = None, retain_last: int | None = None
 ) -> Expired:
-    """What has expired by ``now_ms``. What the caller leaves open the table's properties say; a ref's own rule wins.
+    """What has expired by ``now_ms``. Table properties are the defaults; a ref's own settings take precedence.
 
     A branch keeps its newest snapshots, and older ones up to the first that is too old. A tag keeps the one it names.
     Snapshots outside every branch go by age alone.
@@ -46,8 +46,8 @@ def expired(
     in_history: set[int] = set()
     for name, ref in refs.items():
         if not metadata.has_snapshot(ref["snapshot-id"]):
-            # Nobody could tell what belongs to its history, and all of that would go.
-            raise CorruptMetadata(f"The {ref['type']} {name!r} names a snapshot that is not kept")
+            # The ref's history is unknown, and all of it would be expired.
+            raise CorruptMetadata(f"The {ref['type']} {name!r} refers to a snapshot that no longer exists")
         kept.add(ref["snapshot-id"])
         if ref["type"] == "branch":
             age, own_count = ref.get("max-snapshot-age-ms"), ref.get("min-snapshots-to-keep")
@@ -86,7 +86,7 @@ def _kept_of(metadata: TableMetadata, branch: Ref, limit: int, count: int) -> It
 def _number(metadata: TableMetadata, key: str, default: int) -> int:
     text = str(metadata.properties.get(key, default))
     if not text.isdigit():
-        # To guess would be to throw away what somebody wanted kept.
+        # A guess might expire snapshots that the user wants to keep.
         raise InvalidInput(
             f"The table property {key} must be a whole number, not {text!r}",
             advice="Set it right with set_properties()",

@@ -1,4 +1,4 @@
-"""Whatever people call a schema, as an Iceberg schema with ids; and its growth by the columns of incoming rows.
+"""Any supported form of a schema as an Iceberg schema with ids, and its evolution by incoming columns.
 
 Takes Arrow, PyIceberg and Spark schemas and Spark SQL DDL text. The types are format version 2's: nanosecond timestamps
 become microseconds, and version 3's types are refused.
@@ -66,13 +66,13 @@ TYPE_NAMES = (
 )
 _DOC_KEY = b"doc"
 MAX_DEPTH = 50
-"""Readers of metadata, ours and others', walk types by recursion."""
+"""Readers of metadata, Frazil's and other engines', walk types by recursion."""
 _TOO_DEEP = f"The schema is nested more than {MAX_DEPTH} levels deep"
 _FLATTEN = "Make the inner structs columns of their own, or keep them as JSON in a string column"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Same:
+class IdentityKey:
     """A cache key for values without a hash, equal to itself only. It keeps the value alive, so ids stay unique."""
 
     value: Any
@@ -81,7 +81,7 @@ class Same:
         return id(self.value)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Same) and other.value is self.value
+        return isinstance(other, IdentityKey) and other.value is self.value
 
 
 def to_schema(schema: object, *, keys: Sequence[str] = ()) -> Schema:
@@ -108,7 +108,7 @@ def _checked_fields(schema: object) -> tuple[NestedField, ...]:
 
 
 def to_type(kind: object, name: str, *, depth: int = 0) -> IcebergType:
-    """One column's type, its ids not yet the table's: Spark DDL text, PyIceberg's, Arrow's or Spark's own type.
+    """One column's type with provisional ids, from Spark DDL text or a type of PyIceberg, Arrow or Spark.
 
     ``name`` is the column's, for messages; ``depth`` is how many levels lie above it. Raises InvalidInput.
     """
@@ -132,7 +132,7 @@ def _typed_field(kind: object, name: str) -> NestedField:
 
         fields = ddl_fields(f"`{quoted}` {kind}", itertools.count(1))
         if len(fields) != 1 or fields[0].required or fields[0].doc is not None:
-            raise InvalidInput(f"{kind!r} is not just a type", advice=TYPE_NAMES)
+            raise InvalidInput(f"{kind!r} is not a type alone", advice=TYPE_NAMES)
         return fields[0]
     if callable(getattr(kind, "jsonValue", None)) and callable(getattr(kind, "simpleString", None)):
         value = kind.jsonValue()  # type: ignore[attr-defined]
@@ -142,16 +142,16 @@ def _typed_field(kind: object, name: str) -> NestedField:
 
 def arrow_schema(schema: Schema) -> pa.Schema:
     """The Arrow schema of a table's rows, with Parquet field ids at all levels."""
-    return _arrow_schema(Same(schema))
+    return _arrow_schema(IdentityKey(schema))
 
 
 @lru_cache(maxsize=256)
-def _arrow_schema(key: Same) -> pa.Schema:
+def _arrow_schema(key: IdentityKey) -> pa.Schema:
     return schema_to_pyarrow(key.value, include_field_ids=True)
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """``"Did you mean 'x'?"`` or the list of what there is."""
+    """``"Did you mean 'x'?"`` or the list of known names."""
     names = list(known)
     lowered = {each.lower(): each for each in names}
     close = difflib.get_close_matches(name.lower(), lowered, n=1)
@@ -245,7 +245,7 @@ def _check_type(kind: IcebergType, path: str, depth: int) -> None:
             checked_decimal(kind.precision, kind.scale, path)
         case _ if not isinstance(kind, V2_TYPES):
             raise InvalidInput(
-                f"The column {path!r} has the type {kind}, which Iceberg's format version 2 does not know",
+                f"The column {path!r} has the type {kind}, which Iceberg's format version 2 does not have",
                 advice=TYPE_NAMES,
             )
 
@@ -360,7 +360,7 @@ def _arrow_integer(kind: pa.DataType) -> PrimitiveType:
     return IntegerType() if fits_int else LongType()
 
 
-# Asked in this order; the first that says yes makes the type.
+# The first test that holds determines the type.
 _ARROW_PRIMITIVES: tuple[tuple[Callable[[pa.DataType], bool], Callable[[Any, str], PrimitiveType]], ...] = (
     (pa.types.is_boolean, lambda _, __: BooleanType()),
     (pa.types.is_integer, lambda kind, _: _arrow_integer(kind)),
@@ -382,7 +382,7 @@ def _arrow_primitive(kind: pa.DataType, path: str) -> PrimitiveType:
             return makes(kind, path)
     if pa.types.is_null(kind):
         raise InvalidInput(
-            f"The column {path!r} has only nulls, so its type cannot be told",
+            f"The column {path!r} has only nulls, so its type cannot be inferred",
             advice="Give the column a type, for example pa.field(name, pa.string())",
         )
     raise InvalidInput(f"The column {path!r} has the Arrow type {kind}, which Iceberg does not have", advice=TYPE_NAMES)
@@ -446,7 +446,7 @@ def _spark_type(kind: Any, ids: Iterator[int], path: str) -> IcebergType:
     raise InvalidInput(f"The column {path!r} has the Spark type {kind}, which Iceberg does not have", advice=TYPE_NAMES)
 
 
-# Growth
+# Schema evolution
 
 
 def evolve(schema: Schema, last_column_id: int, incoming: pa.Schema) -> tuple[Schema, int] | None:
@@ -456,11 +456,11 @@ def evolve(schema: Schema, last_column_id: int, incoming: pa.Schema) -> tuple[Sc
     is required stays required. The result's ``schema_id`` is the caller's to set. Raises SchemaMismatch.
     """
     ids = itertools.count(last_column_id + 1)
-    merged = _Merge(lambda: next(ids), [])
-    fields = merged.struct(schema.fields, incoming, "")
-    if merged.problems:
+    union = _SchemaUnion(lambda: next(ids), [])
+    fields = union.struct(schema.fields, incoming, "")
+    if union.problems:
         raise SchemaMismatch(
-            "The table's schema cannot grow to take these rows: " + "; ".join(merged.problems),
+            "The table's schema cannot grow to take these rows: " + "; ".join(union.problems),
             advice="Cast the columns to the table's types, or give them other names",
         )
     if fields == schema.fields:
@@ -469,25 +469,25 @@ def evolve(schema: Schema, last_column_id: int, incoming: pa.Schema) -> tuple[Sc
 
 
 @dataclass(frozen=True, slots=True)
-class _Merge:
+class _SchemaUnion:
     new_id: Callable[[], int]
     problems: list[str]
 
     def struct(
         self, fields: tuple[NestedField, ...], incoming: Iterable[pa.Field[Any]], path: str
     ) -> tuple[NestedField, ...]:
-        merged = {field.name: field for field in fields}
+        union = {field.name: field for field in fields}
         for field in incoming:
             found = match_name(field.name, (each.name for each in fields))
             name = join_path(path, field.name)
             if found is not None:
-                mine = merged[found]
-                merged[found] = mine.model_copy(update={"field_type": self.type(mine.field_type, field.type, name)})
-            elif field.name.lower() in {each.lower() for each in merged}:
+                mine = union[found]
+                union[found] = mine.model_copy(update={"field_type": self.type(mine.field_type, field.type, name)})
+            elif field.name.lower() in {each.lower() for each in union}:
                 self.problems.append(f"{name!r} matches more than one column by case")
             elif (new := self._new_field(field, path)) is not None:
-                merged[field.name] = new
-        return tuple(merged.values())
+                union[field.name] = new
+        return tuple(union.values())
 
     def _new_field(self, field: pa.Field[Any], path: str) -> NestedField | None:
         try:

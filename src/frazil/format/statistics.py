@@ -1,7 +1,7 @@
-"""What a Parquet file's footer tells about its columns, as a manifest wants it.
+"""Column statistics for manifests, from Parquet footers.
 
-For files this library wrote itself: a stranger's may hold other units and orders under the same physical types. A bound
-that is too tight loses rows, so every doubt drops the bound. PyIceberg's own collector is not used for bounds: it keeps
+For files that Frazil wrote: other writers may use other units and orders under the same physical types. A bound that is
+too tight loses rows, so a doubtful bound is dropped. PyIceberg's own collector is not used for bounds: it keeps
 those of the other row groups when one has none, fails on days beyond Python's calendar and on texts cut before
 the surrogates, has no bounds inside structs and no counts of NaN.
 """
@@ -80,7 +80,7 @@ class Plan:
 
 @dataclass(slots=True)
 class Observed:
-    """What the footer does not tell, gathered from the rows while a file is written."""
+    """Facts that the footer lacks, gathered from the rows while a file is written."""
 
     nans: dict[int, int] = field(default_factory=dict)
     uuid_signs: dict[int, set[tuple[bool, bool]]] = field(default_factory=dict)
@@ -144,8 +144,8 @@ def _metrics(text: str | None, default: Metrics) -> Metrics:
     found = _TRUNCATE.fullmatch(mode)
     if found and int(found[1]) > 0:
         return Metrics("truncate", int(found[1]))
-    # As in Iceberg Java: a table stays writable when someone mistyped this property.
-    logger.warning("Ignoring the unknown metrics mode %r; known are none, counts, truncate(n) and full", text)
+    # As in Iceberg Java: a mistyped property must not make the table unwritable.
+    logger.warning("Ignoring the unknown metrics mode %r; use none, counts, truncate(n) or full", text)
     return default
 
 
@@ -247,7 +247,7 @@ class _Gathered:
             self.lower = low if self.lower is None else min(self.lower, low)
             self.upper = high if self.upper is None else max(self.upper, high)
         elif found.null_count < values and not isinstance(self.column.kind, FloatType | DoubleType):
-            # Values without bounds, such as very long binaries: nothing can be said of the file. Floats have none when
+            # Values without bounds, such as very long binaries: the file has no bounds. Floats have none when
             # all are NaN, which bounds do not cover anyway.
             self.bounded = False
 

@@ -1,4 +1,4 @@
-"""The one door to files: local folders, object stores, memory.
+"""All access to files: local folders, object stores, memory.
 
 Writing is durable before it returns (rule P6): on a local file system the file and its folder are fsynced; an object
 store acknowledges an upload only when it is durable. Names are fresh randomness (rule P13), so nothing is overwritten.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
+import itertools
 import os
 import re
 import threading
@@ -34,7 +35,6 @@ _SAME_STORE = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
 class FileInfo:
     path: str
     size: int
-    modified_ms: int
 
 
 class Backend(Protocol):
@@ -50,7 +50,7 @@ class Backend(Protocol):
 
 
 class ParsedFiles:
-    """What was parsed from immutable files lately, by path. Nothing here can be out of date: files never change."""
+    """A cache of parsed immutable files, by path. Entries are never stale, as files never change."""
 
     def __init__(self, budget: int = 32 << 20) -> None:
         self._budget = budget
@@ -110,10 +110,29 @@ class Storage:
         with _translated("read", path):
             return self._backend(path).read(path)
 
-    def write(self, path: str, data: bytes) -> None:
-        """Create the file, durably."""
+    def write(self, path: str, data: bytes, *, sync_folder: bool = True) -> None:
+        """Create the file, durably.
+
+        ``sync_folder=False`` leaves out the fsync of its folder, which every file of a folder can share: the file's
+        data is durable, its name only after ``sync_folders`` or after the next durable write into the same folder.
+        """
         with _translated("write", path):
-            self._backend(path).write(path, data)
+            backend = self._backend(path)
+            if isinstance(backend, LocalBackend):
+                backend.write(path, data, sync_folder=sync_folder)
+            else:
+                backend.write(path, data)
+
+    def sync_folders(self) -> None:
+        """Make every file durable that was written with ``sync_folder=False``: one fsync for each folder, if it is due.
+
+        Call it before anything refers to such a file (rule P6).
+        """
+        with self._lock:
+            local = self._backends.get("file")
+        if isinstance(local, LocalBackend):
+            with _translated("sync", "the folders of new files"):
+                local.sync_folders()
 
     def open_input(self, path: str) -> pa.NativeFile:
         """For random access, as Parquet readers want it."""
@@ -173,7 +192,7 @@ class Storage:
             yield from self._backend(prefix).list(prefix)
 
     def grant(self, prefix: str, properties: Mapping[str, str]) -> None:
-        """Use other credentials for the files of one table, as REST catalogs vend them; they replace earlier ones."""
+        """Use these credentials, vended by a REST catalog, for the files of one table. They replace earlier ones."""
         granted = {**self.properties, **properties}
         with self._lock:
             known = self._grants.get(prefix)
@@ -181,7 +200,7 @@ class Storage:
                 self._grants[prefix] = RemoteBackend(granted)
 
     def properties_for(self, path: str) -> Mapping[str, str]:
-        """What others need who open a file by themselves: the properties with the credentials that are for it."""
+        """The properties, with the credentials granted for this path, for code that opens the file itself."""
         with self._lock:
             granted = self._granted(path)
         return self.properties if granted is None else granted.properties
@@ -204,7 +223,7 @@ class Storage:
         return self._grants[max(prefixes, key=len)] if prefixes else None
 
     def _leave_parents_connections(self) -> None:
-        # A connection that two processes use mixes up their answers.
+        # Two processes must not share a connection.
         if self._pid != os.getpid():
             self._pid = os.getpid()
             self._backends = {key: each for key, each in self._backends.items() if not isinstance(each, RemoteBackend)}
@@ -224,7 +243,7 @@ class Storage:
 
     def __getstate__(self) -> dict[str, Any]:
         if "memory" in self._backends:
-            raise Unsupported("A memory:// lake lives in one process and cannot be pickled")
+            raise Unsupported("A memory:// lake exists in one process only and cannot be pickled")
         return {"properties": self.properties}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -259,11 +278,23 @@ def canonical(location: str) -> str:
 
 
 class LocalBackend:
+    """The local file system.
+
+    A file written without its folder gets a number once it is there; a sync of the folder covers every number that was
+    given out before it began. So threads need no lock, and a folder is synced once too often at worst.
+    """
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count(1)
+        self._unsynced: dict[str, int] = {}
+        """Folder → the number of the last file that was written without it."""
+        self._synced: dict[str, int] = {}
+
     def read(self, path: str) -> bytes:
         with open(local_path(path), "rb") as file:
             return file.read()
 
-    def write(self, path: str, data: bytes) -> None:
+    def write(self, path: str, data: bytes, *, sync_folder: bool = True) -> None:
         target = local_path(path)
         fd = self._create(target)
         try:
@@ -277,7 +308,27 @@ class LocalBackend:
                 os.unlink(target)
             raise
         os.close(fd)
-        _fsync_folder(os.path.dirname(target))
+        folder = os.path.dirname(target)
+        if sync_folder:
+            self._sync_folder(folder)
+        else:
+            self._unsynced[folder] = next(self._numbers)
+
+    def sync_folders(self) -> None:
+        """Sync every folder with files whose names may not be durable yet."""
+        for folder, number in list(self._unsynced.items()):
+            if number > self._synced.get(folder, 0):
+                try:
+                    self._sync_folder(folder)
+                except FileNotFoundError:
+                    # A table that was purged: with the folder its files are gone.
+                    self._synced[folder] = number
+
+    def _sync_folder(self, folder: str) -> None:
+        number = self._unsynced.get(folder)
+        _fsync_folder(folder)
+        if number is not None:
+            self._synced[folder] = number
 
     def open_input(self, path: str) -> pa.NativeFile:
         return pa.OSFile(local_path(path), "rb")
@@ -296,7 +347,7 @@ class LocalBackend:
             finally:
                 os.close(fd)
         for folder in {os.path.dirname(target) for target in targets}:
-            _fsync_folder(folder)
+            self._sync_folder(folder)
 
     def delete(self, path: str) -> None:
         os.unlink(local_path(path))
@@ -305,8 +356,7 @@ class LocalBackend:
         for folder, _, names in os.walk(local_path(prefix)):
             for name in names:
                 full = os.path.join(folder, name)
-                stat = os.stat(full)
-                yield FileInfo(full, stat.st_size, stat.st_mtime_ns // 1_000_000)
+                yield FileInfo(full, os.stat(full).st_size)
 
     def _create(self, target: str) -> int:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
@@ -326,7 +376,7 @@ def make_folder(folder: str) -> None:
     for each in reversed(missing):
         with contextlib.suppress(FileExistsError):
             os.mkdir(each)
-        # The entry of a new folder lives in its parent.
+        # A new folder's entry is part of its parent.
         _fsync_folder(os.path.dirname(each))
 
 
@@ -375,7 +425,7 @@ class MemoryBackend:
         with self._lock:
             found = [(path, len(data)) for path, data in self._files.items() if path.startswith(prefix)]
         for path, size in found:
-            yield FileInfo(path, size, 0)
+            yield FileInfo(path, size)
 
 
 class _MemoryFile(io.BytesIO):
@@ -391,7 +441,7 @@ class _MemoryFile(io.BytesIO):
 
 
 class RemoteBackend:
-    """Object stores through PyIceberg's FileIO, whose property names are the one door for credentials."""
+    """Object stores through PyIceberg's FileIO and its property names."""
 
     def __init__(self, properties: Mapping[str, str]) -> None:
         from pyiceberg.io.pyarrow import PyArrowFileIO
@@ -435,7 +485,7 @@ class RemoteBackend:
         root = prefix[: len(prefix) - len(key)]
         for info in fs.get_file_info(pafs.FileSelector(key.rstrip("/"), recursive=True, allow_not_found=True)):
             if info.type == pafs.FileType.File:
-                yield FileInfo(root + info.path, info.size, int((info.mtime_ns or 0) // 1_000_000))
+                yield FileInfo(root + info.path, info.size)
 
 
 def _with_s3_defaults(properties: Mapping[str, str]) -> dict[str, str]:
@@ -451,7 +501,7 @@ def _with_s3_defaults(properties: Mapping[str, str]) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _translated(verb: str, path: str) -> Iterator[None]:
-    """File-system errors as sentences of ours."""
+    """Raise file-system errors as Frazil's errors."""
     try:
         yield
     except FrazilError:
@@ -463,7 +513,7 @@ def _translated(verb: str, path: str) -> Iterator[None]:
 
 
 def storage_error(error: OSError, problem: str) -> FrazilError:
-    """An OSError as the error of ours that says who must act."""
+    """The Frazil error for an OSError."""
     text = str(error)
     aws = _AWS_ERROR.search(text)
     if error.errno in (errno.ENOSPC, errno.EDQUOT) or "No space left" in text:

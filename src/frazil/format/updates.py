@@ -1,7 +1,7 @@
-"""Updates applied to a table's metadata: JSON in, JSON out, nothing else touched.
+"""Updates applied to a table's metadata: pure functions from JSON to JSON.
 
-An update is a JSON value of the Iceberg REST specification ("TableUpdate"), so the same value serves our own catalogs,
-foreign ones and a queue.
+An update is a JSON value of the Iceberg REST specification ("TableUpdate"), so the same value serves SQL catalogs,
+third-party catalogs and the queue.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _DEFAULT_PREVIOUS_VERSIONS = 100
 
 
 def next_time_ms(metadata: TableMetadata, now_ms: int) -> int:
-    """A time for a new version that never runs behind what the table already says (rule P7)."""
+    """A timestamp for a new version, never older than those in the metadata (rule P7)."""
     logs: list[int] = [
         log[-1]["timestamp-ms"] for log in map(metadata.raw.get, ("snapshot-log", "metadata-log")) if log
     ]
@@ -44,7 +44,7 @@ def apply(
     raw["last-updated-ms"] = now_ms
     if previous_location is not None:
         text = str(metadata.properties.get(_PREVIOUS_VERSIONS_MAX, ""))
-        # A bad value, set by whomever, must not stop the commit that sets it right.
+        # A bad value must not fail the commit that corrects it.
         keep = int(text) if text.isdigit() else _DEFAULT_PREVIOUS_VERSIONS
         entry = {"metadata-file": previous_location, "timestamp-ms": metadata.last_updated_ms}
         raw["metadata-log"] = [*(metadata.raw.get("metadata-log") or ()), entry][-max(keep, 1) :]
@@ -53,9 +53,9 @@ def apply(
 
 
 def _drop_passing_log_entries(raw: Json, before: TableMetadata) -> None:
-    # A snapshot that main pointed to only inside this one commit was never current for anybody.
+    # A snapshot that main pointed to only inside this one commit was never current for a reader.
     log, old = raw.get("snapshot-log") or [], before.raw.get("snapshot-log") or []
-    # Expiry cuts off the log's beginning, so what was there before is an end of the old log.
+    # Expiry truncates the start of the log, so the remaining old entries are a suffix of the old log.
     cut = next((number for number, entry in enumerate(old) if log and entry is log[0]), len(old))
     kept = len(old) - cut
     if len(log) - kept > 1:
@@ -88,7 +88,7 @@ def _remove_snapshots(raw: Json, update: Update, _: int) -> None:
     gone = set(update["snapshot-ids"])
     named = sorted(name for name, ref in TableMetadata(raw).refs.items() if ref["snapshot-id"] in gone)
     if named:
-        raise InvalidInput(f"A snapshot that {named[0]!r} names cannot be removed")
+        raise InvalidInput(f"A snapshot that the branch or tag {named[0]!r} refers to cannot be removed")
     raw["snapshots"] = [each for each in raw.get("snapshots") or () if each["snapshot-id"] not in gone]
     log = raw.get("snapshot-log")
     if log:
@@ -115,7 +115,7 @@ def _remove_properties(raw: Json, update: Update, _: int) -> None:
 
 def _add_schema(raw: Json, update: Update, _: int) -> None:
     raw["schemas"] = [*raw["schemas"], update["schema"]]
-    # Of clients some name it, some leave it to whoever applies the update.
+    # Some clients send it, others leave it to the server.
     named = update.get("last-column-id")
     highest = Schema.model_validate(update["schema"]).highest_field_id if named is None else named
     raw["last-column-id"] = max(raw["last-column-id"], highest)

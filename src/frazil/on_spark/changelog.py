@@ -1,8 +1,8 @@
-"""Rows that came and went, as a DataFrame: the same as read/changes.py tells, with the rows on executors.
+"""Inserted and deleted rows as a DataFrame: what read/changes.py returns, with the rows on executors.
 
     differences ─▶ parts: whole files of many snapshots │ files that lost rows │ files that were copied ─▶ union
 
-Only row numbers are joined, and only for files whose rows neither come nor go whole. The driver reads manifests and the
+Only row positions are joined, and only for files of which some rows changed. The driver reads manifests and the
 records of copies.
 """
 
@@ -73,7 +73,7 @@ class _Changelog:
             return self._facts(self._read([]), "", None)
         return reduce(lambda one, other: one.union(other), parts)
 
-    # Files whose live rows all come or go
+    # Files whose live rows are all inserted or all deleted
 
     def _whole(self, found: Iterable[tuple[str, Step, FileTask]]) -> Iterator[Frame]:
         """One relation for files without deletes, whatever their snapshots; deletes are those of one snapshot."""
@@ -98,30 +98,30 @@ class _Changelog:
             }
         )
 
-    # Files that stayed, to which other deletes apply
+    # Files in both snapshots whose deletes differ
 
     def _marked(self, found: Difference) -> Iterator[Frame]:
         if not found.kept:
             return
         before, after = [pair[0] for pair in found.kept], [pair[1] for pair in found.kept]
         yield self._facts(self._less(before, self._positions(after)), DELETE, found.step)
-        # A delete file may also go, and then rows come back.
+        # When a delete file is removed, rows reappear.
         back = [at for at, (old, new) in enumerate(found.kept) if _has_lost(old, new)]
         if back:
             old, new = [before[at] for at in back], [after[at] for at in back]
             yield self._facts(self._less(new, self._positions(old)), INSERT, found.step)
 
     def _less(self, tasks: Tasks, positions: Frame) -> Frame:
-        """The live rows of these files without those at the given places."""
+        """The live rows of these files without those at the given positions."""
         return self._read(tasks, numbered="number").join(positions, [FILE, POSITION], "left_anti")
 
     def _positions(self, tasks: Tasks) -> Frame:
         return self._read(tasks, numbered="number", schema=Schema()).select(FILE, POSITION)
 
-    # Files that our own copy-on-write replaced
+    # Files that Frazil's copy-on-write replaced
 
     def _copied(self, found: Difference, lineage: Lineage) -> Iterator[Frame]:
-        """What of the sources went, and what of the outputs came: normally nothing, unless deletes apply to either."""
+        """Rows of the sources that the outputs lack, and the reverse: none, unless deletes apply to either."""
         named = {run.source for runs in lineage.outputs.values() for run in runs}
         sources = [task for task in found.removed if task.file.file_path in named]
         outputs = [task for task in found.added if task.file.file_path in lineage.outputs]
@@ -214,7 +214,7 @@ class _Changelog:
 
 
 def _has_lost(before: FileTask, after: FileTask) -> bool:
-    """Is a delete file gone that applied before?"""
+    """Whether a delete file that applied before no longer does."""
     still = {ref.file.file_path for ref in after.deletes}
     return any(ref.file.file_path not in still for ref in before.deletes)
 
@@ -228,9 +228,9 @@ def _quoted(name: str) -> str:
 
 
 class _Comparable:
-    """Rows in a form in which Spark compares all of them, bit by bit, and back again.
+    """Converts rows to a form that Spark compares bit by bit, and back.
 
-    Maps do not compare, and the two zeros of floating point are one to it: entries do, and so do texts.
+    Spark cannot compare maps and treats -0.0 as 0.0, so maps become arrays of entries and floats become strings.
     """
 
     def __init__(self, schema: Any, table: str) -> None:

@@ -1,6 +1,6 @@
-"""Changes of files that are there, made by Spark's executors: rows marked as deleted, and rows that stay copied.
+"""Changes to existing files, made by Spark's executors: position deletes, and copies of the remaining rows.
 
-The driver learns the names, sizes and footers of the new files. Row numbers stay where they are: on disk.
+The driver gets the names, sizes and footers of the new files. Row positions stay on disk.
 """
 
 from __future__ import annotations
@@ -18,39 +18,39 @@ from frazil.dml.view import Settings, View
 from frazil.format import statistics
 from frazil.model import PATH_FIELD, POSITION_FIELD, Content, DataFile, Run
 from frazil.on_spark import executor_changes
-from frazil.on_spark.placing import keys_for, new_folder, s3_options, shipped
+from frazil.on_spark.placing import by_value, keys_for, new_folder, s3_options
 from frazil.on_spark.scan import FILE, POSITION
 from frazil.on_spark.session import Frame, Session, translated
 from frazil.read.arrow import partition_values
 from frazil.read.deletes import Deletes
 from frazil.read.layout import constant
 from frazil.read.plan import FileTask
-from frazil.stage.arrow import Layout, data_file, layout_for
+from frazil.stage.arrow import WriteLayout, data_file, layout_for
 from frazil.stage.deletes import position_deletes
 
 _COPY_BATCH_ROWS = 65_536
 
 
-# Rows that go
+# Deleted rows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Marks:
-    """Position delete files that are written and durable."""
+class PositionDeletes:
+    """Durable position delete files."""
 
     deletes: tuple[DataFile, ...]
     touched: Mapping[str, DataFile]
     counts: Mapping[int, int]
-    """Number of a task → how many rows of its file are marked."""
+    """Index of a task → number of deleted rows of its file."""
     repeated: int
-    """How many positions came more than once."""
+    """How many positions were duplicates."""
 
-    def rows(self, view: View) -> StagedRows:
-        return StagedRows({str(file.referenced_data_file): file for file in self.deletes}, view)
+    def rows(self, view: View) -> StagedPositions:
+        return StagedPositions({str(file.referenced_data_file): file for file in self.deletes}, view)
 
 
-class StagedRows(Mapping[str, BitMap64]):
-    """The rows that staged delete files name, read back when somebody asks for those of a file."""
+class StagedPositions(Mapping[str, BitMap64]):
+    """The rows of staged position delete files, read back lazily per data file."""
 
     def __init__(self, deletes: Mapping[str, DataFile], view: View) -> None:
         self._deletes = deletes
@@ -66,7 +66,7 @@ class StagedRows(Mapping[str, BitMap64]):
         return len(self._deletes)
 
 
-def stage_marks(spark: Session, positions: Frame, tasks: Sequence[FileTask], view: View) -> Marks:
+def stage_position_deletes(spark: Session, positions: Frame, tasks: Sequence[FileTask], view: View) -> PositionDeletes:
     """Write one position delete file for each data file that the frame's (file, position) rows name."""
     from pyspark.sql import functions as F
 
@@ -87,7 +87,7 @@ def stage_marks(spark: Session, positions: Frame, tasks: Sequence[FileTask], vie
             .repartition(width, FILE)
             .sortWithinPartitions(FILE, POSITION)
         )
-        write = shipped(partial(executor_changes.write_positions, job))
+        write = by_value(partial(executor_changes.write_positions, job))
         with translated("marking of deleted rows"):
             found = sorted_rows.mapInArrow(write, executor_changes.MARKED).collect()
         folder.accept([each.path for each in found])
@@ -97,7 +97,7 @@ def stage_marks(spark: Session, positions: Frame, tasks: Sequence[FileTask], vie
     )
     touched = {paths[each.file]: tasks[each.file].file for each in found}
     counts = {each.file: each.rows for each in found}
-    return Marks(deletes, touched, counts, sum(each.repeated for each in found))
+    return PositionDeletes(deletes, touched, counts, sum(each.repeated for each in found))
 
 
 def _parallelism(spark: Session) -> int:
@@ -107,12 +107,12 @@ def _parallelism(spark: Session) -> int:
         return 8
 
 
-# Rows that stay
+# Copied rows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Copies:
-    """Data files with rows of other files, written and durable."""
+    """Durable data files with rows of other files."""
 
     files: tuple[DataFile, ...]
     runs: Mapping[str, tuple[Run, ...]]
@@ -126,10 +126,10 @@ def stage_copies(
     view: View,
     settings: Settings,
 ) -> Copies:
-    """Write the rows of these files again, each group's into files of its own, without those that ``drops`` names
-    and those that position deletes take out already. Rows that deletes by key take out must be among ``drops``.
+    """Copy the rows of these files, each group to separate files, without those in ``drops`` and those that position
+    deletes remove already. Rows that equality deletes remove must be among ``drops``.
 
-    All files of a group have one spec and partition. The order of rows stays.
+    All files of a group have one spec and partition. The order of rows is kept.
     """
     if not groups:
         return Copies((), {})
@@ -164,9 +164,9 @@ def stage_copies(
         if drops is not None:
             named = drops.select(F.col(FILE).cast("int").alias(FILE), F.col(POSITION).cast("bigint").alias(POSITION))
             marked = marked.unionByName(named.join(F.broadcast(listed), FILE).select("place", POSITION, "task"))
-        # A number of partitions is given, so that adaptive execution leaves them as they are: each is a file's work.
+        # With an explicit number of partitions adaptive execution does not merge them.
         rows = marked.repartition(width, "task").sortWithinPartitions("place", POSITION).select("place", POSITION)
-        write = shipped(partial(executor_changes.write_copies, job))
+        write = by_value(partial(executor_changes.write_copies, job))
         with translated("copy of rows that stay"):
             found = rows.mapInArrow(write, executor_changes.COPIED).collect()
         folder.accept([each.path for each in found])
@@ -191,11 +191,11 @@ def stage_copies(
     return Copies(tuple(files), runs)
 
 
-def _layout(view: View, task: FileTask, settings: Settings) -> Layout:
+def _layout(view: View, task: FileTask, settings: Settings) -> WriteLayout:
     return layout_for(view.metadata, view.schema, task.file.spec_id, settings.options, "copies")
 
 
-def _source(task: FileTask, group: int, view: View, layout: Layout) -> dict[str, Any]:
+def _source(task: FileTask, group: int, view: View, layout: WriteLayout) -> dict[str, Any]:
     lacking = partition_values(task.file, view.metadata)
     kinds = {int((each.metadata or {})[b"PARQUET:field_id"]): each.type for each in layout.target}
     return {
@@ -207,7 +207,7 @@ def _source(task: FileTask, group: int, view: View, layout: Layout) -> dict[str,
 
 
 def _unpickled(data: bytes) -> Any:
-    return pickle.loads(data)  # noqa: S301 - what our own functions on executors pickled
+    return pickle.loads(data)  # noqa: S301 - pickled by Frazil's functions on executors
 
 
 def _numbers(data: bytes) -> array.array[int]:

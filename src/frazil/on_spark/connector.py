@@ -1,7 +1,7 @@
-"""How Spark itself reaches the files of a table: its connector for an object store is told what the lake's properties
-say, as options of each read, so that no setting of the session is needed.
+"""How Spark's own readers and writers access a table's object store: the lake's properties are passed to the Hadoop
+connector as options of each read, so that the session needs no settings.
 
-Hadoop keeps one client for each bucket and user: where lakes share a bucket with different keys, the first one's hold.
+Hadoop caches one client per bucket and user: if lakes share a bucket with different keys, the first keys are used.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ABSENT = ("S3AFileSystem not found", "No FileSystem for scheme", "FileSystem no
 
 
 def connector_options(files: Iterable[str], storage: Storage) -> dict[str, str]:
-    """What a reader of Spark needs to be told about these files' store. What is not said, the cluster knows."""
+    """The reader options for these files' object store. Missing ones come from the cluster's configuration."""
     first = next((path for path in files if path.startswith(_S3)), None)
     if first is None:
         return {}
@@ -55,7 +55,7 @@ def connector_needed() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        # Java's errors are texts here: of a class that is not there, nobody can make an object.
+        # The error is recognised by its text: a missing Java class has no exception type of its own here.
         said = next((line for line in str(error).splitlines() if any(each in line for each in _ABSENT)), None)
         if said is None:
             raise
@@ -74,7 +74,8 @@ def check_reachable(spark: Session, location: str, storage: Storage) -> None:
     master = setting(spark, "spark.master", "local")
     if not master.startswith("local"):
         raise Unsupported(
-            f"The table is in a folder of this machine, {location}, and Spark's executors are on others ({master})",
+            f"The table is in the local folder {location}, which Spark's executors on other machines cannot reach",
+            evidence=f"spark.master is {master}",
             advice=f"Keep the lake in an object store. If the folder is shared by all of them, connect with "
             f'properties={{"{SHARED_FILES}": "true"}}',
         )

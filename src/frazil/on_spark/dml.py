@@ -1,5 +1,5 @@
-"""The verbs on Spark: which rows change is found by Spark's own reader, what changes is written by its own writer, and
-one operation is handed to the commit, the same value that the Arrow engine makes.
+"""The verbs on Spark: Spark's own reader finds the rows that change, its own writer writes the new ones, and the result
+is the same ``Write`` that the Arrow engine builds.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ from frazil.commit.operations import Kind, Read, RowCounts, Write
 from frazil.dml.compact import chosen_files, groups_of, packing
 from frazil.dml.engine import EngineName
 from frazil.dml.merge import Merge
-from frazil.dml.overwrite import decided, replaced_spec
+from frazil.dml.overwrite import replaced_spec, without_residual_if_replaced
 from frazil.dml.upsert import UpsertMode, key_ids, reaching_spec
 from frazil.dml.view import COPY_ON_WRITE, MERGE_ON_READ, Mode, Settings, View
 from frazil.expr import Filter, in_partitions
 from frazil.format.partitions import partition_identity, reaches_everything
 from frazil.format.schemas import arrow_schema, match_name
 from frazil.on_spark.changes import stage_copies
-from frazil.on_spark.draft import SparkDraft, check_count
 from frazil.on_spark.fitting import conform_frame
 from frazil.on_spark.keys import KeyFrame
 from frazil.on_spark.merge import explain, merge
@@ -30,6 +29,7 @@ from frazil.on_spark.session import Frame, Session, is_frame, session_of
 from frazil.on_spark.stage import stage_keys
 from frazil.on_spark.types import frame_schema
 from frazil.on_spark.values import Assigned
+from frazil.on_spark.write_builder import SparkWriteBuilder, check_count
 from frazil.stage.rows import incoming_schema, opened, to_reader, without_untyped
 
 
@@ -44,96 +44,96 @@ class SparkEngine:
         return "spark"
 
     def append(self, view: View, rows: object, settings: Settings) -> Write:
-        with SparkDraft(self.spark, view, settings) as draft:
-            staged = draft.add_frame(self._frame(rows))
-            return draft.finished(Kind.APPEND, RowCounts(inserted=staged.rows))
+        with SparkWriteBuilder(self.spark, view, settings) as builder:
+            staged = builder.add_frame(self._frame(rows))
+            return builder.build(Kind.APPEND, RowCounts(inserted=staged.rows))
 
     def overwrite(self, view: View, rows: object, where: Filter, settings: Settings) -> Write:
         where = view.bound(where)
-        with SparkDraft(self.spark, view, settings) as draft:
-            staged = draft.add_frame(self._frame(rows), where)
-            deleted = draft.take_out_matching(where, COPY_ON_WRITE)
+        with SparkWriteBuilder(self.spark, view, settings) as builder:
+            staged = builder.add_frame(self._frame(rows), where)
+            deleted = builder.delete_matching(where, COPY_ON_WRITE)
             counts = RowCounts(inserted=staged.rows, deleted=deleted)
-            return draft.finished(Kind.OVERWRITE, counts, reads=(Read(where),), asked=where)
+            return builder.build(Kind.OVERWRITE, counts, reads=(Read(where),), asked=where)
 
     def replace_partitions(self, view: View, rows: object, settings: Settings) -> Write:
         spec = replaced_spec(view)
-        with SparkDraft(self.spark, view, settings) as draft:
-            staged = draft.add_frame(self._frame(rows))
+        with SparkWriteBuilder(self.spark, view, settings) as builder:
+            staged = builder.add_frame(self._frame(rows))
             if not staged.files:
-                return draft.finished(Kind.REPLACE_PARTITIONS, RowCounts())
+                return builder.build(Kind.REPLACE_PARTITIONS, RowCounts())
             partitions = {partition_identity(file.partition): file.partition for file in staged.files}
             where = in_partitions(spec, partitions.values(), view.schema)
-            tasks = [decided(task, spec.spec_id, partitions) for task in view.tasks(where)]
+            tasks = [without_residual_if_replaced(task, spec.spec_id, partitions) for task in view.tasks(where)]
             some = [task for task in tasks if task.residual is not None]
-            deleted = draft.remove_whole([task for task in tasks if task.residual is None])
+            deleted = builder.remove_whole([task for task in tasks if task.residual is None])
             if some:
-                found = draft.rows(some, view.schema).select(FILE, POSITION)
-                deleted += draft.take_out_positions(some, found, COPY_ON_WRITE)
+                found = builder.rows(some, view.schema).select(FILE, POSITION)
+                deleted += builder.delete_positions(some, found, COPY_ON_WRITE)
             counts = RowCounts(inserted=staged.rows, deleted=deleted)
-            return draft.finished(Kind.REPLACE_PARTITIONS, counts, reads=(Read(where),), asked=where)
+            return builder.build(Kind.REPLACE_PARTITIONS, counts, reads=(Read(where),), asked=where)
 
     def delete(self, view: View, where: Filter, settings: Settings, mode: Mode) -> Write:
         where = view.bound(where)
-        with SparkDraft(self.spark, view, settings) as draft:
-            deleted = draft.take_out_matching(where, mode)
-            return draft.finished(Kind.DELETE, RowCounts(deleted=deleted), reads=(Read(where),), asked=where)
+        with SparkWriteBuilder(self.spark, view, settings) as builder:
+            deleted = builder.delete_matching(where, mode)
+            return builder.build(Kind.DELETE, RowCounts(deleted=deleted), reads=(Read(where),), asked=where)
 
     def update(
         self, view: View, assignments: Mapping[str, object], where: Filter, settings: Settings, mode: Mode
     ) -> Write:
         where = view.bound(where)
         new_values = Assigned(assignments, view.schema, case_sensitive=where.case_sensitive)
-        with SparkDraft(self.spark, view, settings) as draft:
+        with SparkWriteBuilder(self.spark, view, settings) as builder:
             tasks = view.tasks(where)
             if not tasks:
-                return draft.finished(Kind.UPDATE, RowCounts(), reads=(Read(where),))
-            touched = draft.rows(tasks, view.schema)
+                return builder.build(Kind.UPDATE, RowCounts(), reads=(Read(where),))
+            touched = builder.rows(tasks, view.schema)
             if not new_values.repeatable:
                 touched = new_values.apply(touched).localCheckpoint()
-                staged = draft.add_frame(touched.drop(FILE, POSITION))
+                staged = builder.add_frame(touched.drop(FILE, POSITION))
             else:
-                staged = draft.add_frame(new_values.apply(touched).drop(FILE, POSITION))
-            found = draft.take_out_positions(tasks, touched.select(FILE, POSITION), mode, moved=True)
+                staged = builder.add_frame(new_values.apply(touched).drop(FILE, POSITION))
+            found = builder.delete_positions(tasks, touched.select(FILE, POSITION), mode, moved=True)
             check_count(staged, found, "update")
-            return draft.finished(Kind.UPDATE, RowCounts(updated=staged.rows), reads=(Read(where),))
+            return builder.build(Kind.UPDATE, RowCounts(updated=staged.rows), reads=(Read(where),))
 
     def upsert(self, view: View, rows: object, settings: Settings, mode: UpsertMode) -> Write:
         field_ids = key_ids(view.metadata)
-        with SparkDraft(self.spark, view, settings) as draft:
-            staged = draft.add_frame(self._frame(rows))
+        with SparkWriteBuilder(self.spark, view, settings) as builder:
+            staged = builder.add_frame(self._frame(rows))
             if not staged.files:
-                return draft.finished(Kind.UPSERT, RowCounts())
-            # The rows as they were written: the frame that was given may hold others when it is run again (P34).
-            keys = KeyFrame.of_files(draft, staged.files, field_ids)
+                return builder.build(Kind.UPSERT, RowCounts())
+            # The keys of the written rows: evaluating the given frame again may return different rows (P34).
+            keys = KeyFrame.of_files(builder, staged.files, field_ids)
             keys.refuse_duplicates()
             if mode == "equality":
-                return self._by_equality(draft, keys, staged.rows)
-            return self._by_looking(draft, keys, staged.rows, mode)
+                return self._by_equality(builder, keys, staged.rows)
+            return self._by_position(builder, keys, staged.rows, mode)
 
-    def _by_equality(self, draft: SparkDraft, keys: KeyFrame, count: int) -> Write:
-        view, metadata = draft.view, draft.view.metadata
+    def _by_equality(self, builder: SparkWriteBuilder, keys: KeyFrame, count: int) -> Write:
+        view, metadata = builder.view, builder.view.metadata
         spec_id = reaching_spec(view)
         deletes = stage_keys(
             keys.frame, keys.field_ids, spec_id, metadata=metadata, storage=view.storage, runtime=view.runtime
         )
-        draft.adopt_keys(deletes)
+        builder.adopt_keys(deletes)
         partitioned = None if reaches_everything(metadata.spec(spec_id)) else spec_id
-        return draft.finished(Kind.UPSERT, RowCounts(inserted=count), keys=keys.field_ids, key_spec_id=partitioned)
+        return builder.build(Kind.UPSERT, RowCounts(inserted=count), keys=keys.field_ids, key_spec_id=partitioned)
 
-    def _by_looking(self, draft: SparkDraft, keys: KeyFrame, count: int, mode: UpsertMode) -> Write:
-        view = draft.view
+    def _by_position(self, builder: SparkWriteBuilder, keys: KeyFrame, count: int, mode: UpsertMode) -> Write:
+        view = builder.view
         read = keys.read()
         tasks = [replace(task, residual=None) for task in view.tasks(read.where)]
         updated = replaced = 0
         if tasks:
-            found = keys.matching(draft.rows(tasks, keys.schema)).localCheckpoint()
+            found = keys.matching(builder.rows(tasks, keys.schema)).localCheckpoint()
             how = COPY_ON_WRITE if mode == "copy-on-write" else MERGE_ON_READ
-            replaced = draft.take_out_positions(tasks, found.select(FILE, POSITION), how, moved=True)
+            replaced = builder.delete_positions(tasks, found.select(FILE, POSITION), how, moved=True)
             updated = keys.distinct(found) if replaced else 0
-        # More rows than keys: the key was there twice, and once is left.
+        # More rows than keys: a key existed more than once; one row of it counts as updated.
         counts = RowCounts(inserted=count - updated, updated=updated, deleted=replaced - updated)
-        return draft.finished(Kind.UPSERT, counts, reads=(read,), keys=keys.field_ids)
+        return builder.build(Kind.UPSERT, counts, reads=(read,), keys=keys.field_ids)
 
     def merge(self, view: View, rows: object, plan: Merge, settings: Settings, mode: Mode) -> Write:
         return merge(self.spark, view, self._frame(rows), plan, settings, mode)
@@ -144,18 +144,18 @@ class SparkEngine:
     def compact(self, view: View, settings: Settings, where: Filter | None = None) -> Write:
         how = packing(view, settings)
         plain = replace(settings, options=how.for_files)
-        with SparkDraft(self.spark, view, plain) as draft:
+        with SparkWriteBuilder(self.spark, view, plain) as builder:
             tasks = chosen_files(view, where)
             numbers = {id(task): number for number, task in enumerate(tasks)}
             found = groups_of(tasks, how, lambda task: bool(task.deletes))
             groups = [[numbers[id(task)] for task in group] for group in found]
             chosen = [number for group in groups for number in group]
             for number in chosen:
-                draft.remove(tasks[number])
-            copies = stage_copies(self.spark, draft.with_keyed(tasks, chosen, None), groups, tasks, view, plain)
-            draft.adopt_copies(copies.files, copies.runs)
-            draft.drop_unneeded_deletes()
-            return draft.finished(Kind.REWRITE, RowCounts())
+                builder.remove(tasks[number])
+            copies = stage_copies(self.spark, builder.with_keyed(tasks, chosen, None), groups, tasks, view, plain)
+            builder.adopt_copies(copies.files, copies.runs)
+            builder.drop_unneeded_deletes()
+            return builder.build(Kind.REWRITE, RowCounts())
 
     # Rows
 
@@ -180,7 +180,7 @@ class SparkEngine:
         from pyspark.sql.pandas.types import from_arrow_schema
 
         table = pa.Table.from_batches(list(reader := _arrow_reader(rows)), reader.schema)
-        # By itself Spark takes times without a zone for times of the session's zone, which lacks some of them.
+        # By default Spark reads timestamps without a zone in the session's zone, where some do not exist.
         return self.spark.createDataFrame(table, from_arrow_schema(table.schema, prefer_timestamp_ntz=True))
 
 

@@ -1,6 +1,6 @@
-"""What executors do for a write: rows into Parquet files through Arrow, footers of files, arithmetic of decimals.
+"""What executors run for a write: Arrow's Parquet writer, reading of footers, exact decimal arithmetic.
 
-It is shipped by value, so that executors need pyarrow and nothing else: only the standard library and pyarrow here.
+Pickled by value, so that executors need only pyarrow: import nothing else here but the standard library.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FOOTERS = "path string, footer binary"
 
 
 def open_file_system(path: str, s3: dict[str, Any]) -> tuple[Any, str]:
-    """Where a path of the table's metadata is, and what it is called there."""
+    """The file system of a path in the table's metadata, and the path within it."""
     scheme, separator, rest = path.partition("://")
     if not separator or scheme == "file":
         local = rest if separator else path[5:] if path.startswith("file:") else path
@@ -46,7 +46,7 @@ def _batch(ddl: str, rows: list[tuple[Any, ...]]) -> Any:
 
 
 def read_footers(s3: dict[str, Any], batches: Iterable[Any]) -> Iterator[Any]:
-    """The footers of the files whose paths come."""
+    """The footers of the files with these paths."""
     for batch in batches:
         found = []
         for path in batch.column(0).to_pylist():
@@ -62,7 +62,7 @@ def read_footers(s3: dict[str, Any], batches: Iterable[Any]) -> Iterator[Any]:
 def write_rows(job: dict[str, Any], batches: Iterable[Any]) -> Iterator[Any]:
     """Write the rows of a task. They come sorted by partition, whose text is the last column if the table has any.
 
-    A task that fails leaves files behind which nobody was told of: the driver deletes what it does not know.
+    A failed task leaves files behind; the driver deletes every file that no task returned.
     """
     writer = _Writer(job)
     try:
@@ -125,7 +125,7 @@ class _Writer:
     def _open(self) -> None:
         # Random, so that attempts of one task never share a name.
         self._name = f"{secrets.token_hex(16)}{self._job['suffix']}.parquet"
-        # The driver made the folder. Once it is gone, so is the write: a late task must not make it anew.
+        # The driver made the folder. If it is gone, the write has failed, and a late task must not create it again.
         self._out = self._system.open_output_stream(f"{self._folder}/{self._name}")
         self._footers: list[Any] = []
         self._nans = dict.fromkeys(self._job["floats"], 0)
@@ -210,7 +210,7 @@ def convert(values: Any, kind: Any, name: str, nulls: dict[str, int]) -> Any:
     if pa.types.is_time(kind) and pa.types.is_int64(values.type):
         return values.cast(pa.int64()).view(kind)
     if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
-        # Spark takes the bytes of a text on trust, and readers in other languages fail on them.
+        # Spark does not check that strings are valid UTF-8, and readers in other languages fail on them.
         values.validate(full=True)
     return values.cast(kind)
 
@@ -277,7 +277,7 @@ def _map(values: Any, kind: Any, name: str, nulls: dict[str, int]) -> Any:
 
 
 def unscaled(value: Decimal, scale: int) -> int:
-    """The digits as an integer, exactly: contexts of decimals round to 28 of them."""
+    """The unscaled value, exactly: decimal contexts round to 28 digits."""
     sign, digits, exponent = value.as_tuple()
     assert isinstance(exponent, int)
     number = int("".join(map(str, digits)) or "0")

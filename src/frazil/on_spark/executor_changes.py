@@ -1,7 +1,7 @@
-"""What executors do to files that are there: name rows of them as deleted, and copy the rows that stay.
+"""What executors run on existing files: write position deletes, and copy the remaining rows.
 
-It is shipped by value, as is executor.py, so that executors need pyarrow and nothing else: only the standard library,
-pyarrow and executor.py here.
+Pickled by value, like executor.py, so that executors need only pyarrow: import nothing here but the standard library,
+pyarrow and executor.py.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ compute: Any = pc
 parquet: Any = pq
 _ID = b"PARQUET:field_id"
 MARK = -1
-"""A position that no row has: it says that the file is to be copied, and stands before all positions."""
+"""A position that no row has. It announces a file to copy and sorts before all positions."""
 MARKED = "file int, path string, rows bigint, repeated bigint, size bigint, first bigint, last bigint, footer binary"
 COPIED = (
     "first_file int, path string, rows bigint, size bigint, footer binary, observed binary, "
@@ -37,7 +37,7 @@ COPIED = (
 # Files
 
 
-class _Places:
+class _FileSystems:
     """File systems of one task, opened once."""
 
     def __init__(self, s3: dict[str, Any]) -> None:
@@ -64,14 +64,14 @@ class _Places:
         return system.open_input_file(inside)
 
 
-# Rows that go
+# Deleted rows
 
 
 def write_positions(job: dict[str, Any], batches: Iterable[Any]) -> Iterator[Any]:
     """One position delete file for each data file. The batches hold (file, position), sorted, all of one file in one
     task; a position that comes twice is written once and counted.
     """
-    places = _Places(job["s3"])
+    file_systems = _FileSystems(job["s3"])
     schema = pa.schema(
         [
             arrow.field(
@@ -86,7 +86,7 @@ def write_positions(job: dict[str, Any], batches: Iterable[Any]) -> Iterator[Any
         codes = arrow.repeat(arrow.scalar(0, pa.int32()), len(rows))
         named = arrow.DictionaryArray.from_arrays(codes, arrow.array([job["paths"][number]], pa.string()))
         footers: list[Any] = []
-        with places.create(path) as out:
+        with file_systems.create(path) as out:
             writer: Any = parquet.ParquetWriter(
                 out, schema, metadata_collector=footers, use_dictionary=["file_path"], **job["writer"]
             )
@@ -136,14 +136,14 @@ def _row(ddl: str, **values: Any) -> Any:
     )
 
 
-# Rows that stay
+# Copied rows
 
 
 def write_copies(job: dict[str, Any], batches: Iterable[Any]) -> Iterator[Any]:
-    """Write files again without some rows. The batches hold (file, position) of rows to leave out, sorted, each file
+    """Copy files without some rows. The batches hold (file, position) of rows to leave out, sorted, each file
     introduced by ``MARK``; files of one group have neighbouring numbers and come in one task.
     """
-    places = _Places(job["s3"])
+    file_systems = _FileSystems(job["s3"])
     output: _Output | None = None
     group: int | None = None
     for number, positions in _by_file(batches):
@@ -151,17 +151,17 @@ def write_copies(job: dict[str, Any], batches: Iterable[Any]) -> Iterator[Any]:
         if output is None or source["group"] != group:
             if output is not None:
                 yield from output.finish()
-            output, group = _Output(job, places, number), source["group"]
-        gone = [positions.slice(1), *(_named(places, path, source["path"]) for path in source["deletes"])]
-        with places.open(source["path"]) as stream:
+            output, group = _Output(job, file_systems, number), source["group"]
+        gone = [positions.slice(1), *(_positions_in(file_systems, path, source["path"]) for path in source["deletes"])]
+        with file_systems.open(source["path"]) as stream:
             yield from _copy(job, source, pq.ParquetFile(stream), arrow.concat_arrays(gone), number, output)
     if output is not None:
         yield from output.finish()
 
 
-def _named(places: _Places, deletes: str, path: str) -> Any:
-    """The rows that a position delete file takes out of one data file."""
-    with places.open(deletes) as stream:
+def _positions_in(file_systems: _FileSystems, deletes: str, path: str) -> Any:
+    """The rows of one data file that a position delete file deletes."""
+    with file_systems.open(deletes) as stream:
         file = pq.ParquetFile(stream)
         names = _position_columns(file)
         table = file.read(columns=list(names))
@@ -199,11 +199,11 @@ def _copy(
 
 
 class _Output:
-    """The files that one group of sources becomes, one after the other."""
+    """The output files of one group of sources, written one after the other."""
 
-    def __init__(self, job: dict[str, Any], places: _Places, first_file: int) -> None:
+    def __init__(self, job: dict[str, Any], file_systems: _FileSystems, first_file: int) -> None:
         self._job = job
-        self._places = places
+        self._places = file_systems
         self._first_file = first_file
         self._writer: Any = None
 

@@ -1,6 +1,6 @@
-"""What executors tell of files: the columns that they really have.
+"""Reads the footers of data files on executors: the columns that the files really have.
 
-It is shipped by value, so that executors need pyarrow and nothing else: only the standard library and pyarrow here.
+Pickled by value, so that executors need only pyarrow: import nothing else here but the standard library.
 """
 
 from __future__ import annotations

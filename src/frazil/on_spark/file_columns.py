@@ -1,7 +1,7 @@
 """The columns that data files really have, and how Spark's columns become the table's (rule P37).
 
-Spark finds Parquet columns by name. That is right where the table's history never gave a name two meanings; anywhere
-else files are grouped by the columns in their footers, and each group is read under its own names and types.
+Spark finds Parquet columns by name. That is correct if no name ever meant two columns in the table's history; otherwise
+files are grouped by the columns in their footers, and each group is read under its own names and types.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from frazil.format.metadata import TableMetadata
 from frazil.format.storage import Storage
 from frazil.model import DataFile
 from frazil.on_spark import executor_footers
-from frazil.on_spark.placing import s3_options, shipped
+from frazil.on_spark.placing import by_value, s3_options
 from frazil.on_spark.session import Session, setting
 from frazil.on_spark.types import spark_type
 from frazil.read.layout import FileColumn, columns_of, constant
@@ -52,7 +52,7 @@ SparkColumn = Any
 SparkType = Any
 _THREADS = 16
 _BY_DRIVER = 200
-"""Up to so many footers are read here: a job of Spark's costs as much."""
+"""The driver reads up to this many footers itself: a Spark job takes as long."""
 _FILES_PER_TASK = 500
 _INT96_SETTING = "spark.sql.parquet.int96TimestampConversion"
 arrow: Any = pa
@@ -73,9 +73,9 @@ class FileColumns:
         self._named = _by_history(metadata)
 
     def of(self, files: Sequence[DataFile], needed: Set[int] = frozenset()) -> list[Columns]:
-        """For each file its columns. ``needed``: the field ids that are looked for."""
+        """For each file its columns. ``needed``: the field ids that are read."""
         named = self._named
-        # Files may leave out a column that they are partitioned by, which no schema tells.
+        # Files may lack a column that they are partitioned by, which only the footer shows.
         unsure = {each for each, spec in self._metadata.specs().items() if identity_sources(spec) & needed}
         looked_at = [file for file in files if named is None or (file.spec_id in unsure and file.partition)]
         footers = self._footers(looked_at) if looked_at else {}
@@ -121,7 +121,7 @@ class FileColumns:
     def _read_on_executors(self, files: Sequence[DataFile]) -> Iterator[tuple[str, tuple[bytes, bool]]]:
         paths = pa.table({"path": pa.array([file.file_path for file in files], pa.string())})
         frame = self._spark.createDataFrame(paths).repartition(1 + len(files) // _FILES_PER_TASK)
-        run = shipped(partial(executor_footers.read_footers, s3_options(self._storage, files[0].file_path)))
+        run = by_value(partial(executor_footers.read_footers, s3_options(self._storage, files[0].file_path)))
         for path, columns, int96, error in frame.mapInArrow(run, executor_footers.FOOTERS).collect():
             if error is not None:
                 raise StorageError(
@@ -142,7 +142,7 @@ def _cached_as(path: str) -> str:
 
 
 def _by_history(metadata: TableMetadata) -> Columns | None:
-    """The columns that every file has or lacks, under one name each; None if only the footers can tell.
+    """The columns that every file has or lacks, under one name each; None if the footers must be read.
 
     Names are compared without case, as a session may. Struct fields that came or went count as a change, too: what
     Spark makes of a struct all of whose wanted fields a file lacks is a matter of its version and settings.
@@ -231,7 +231,7 @@ def _read_type(column: FileColumn, wanted: Mapping[int, IcebergType]) -> SparkTy
 
 
 def _plain(kind: Any) -> Any:
-    """An Arrow type without the wrapping that only Arrow knows."""
+    """An Arrow type without extension and dictionary types."""
     if isinstance(kind, pa.BaseExtensionType):
         return kind.storage_type
     return kind.value_type if kinds.is_dictionary(kind) else kind
@@ -309,7 +309,7 @@ class Projection:
         for column in path[1:]:
             found = found.getField(column.name)
         if is_nested:
-            # Nothing looks inside, and the insides of old and new files differ.
+            # Its fields are not used, and they differ between old and new files.
             return self._f.when(found.isNotNull(), True)
         return self._project(found, path[-1], field)
 
@@ -368,8 +368,8 @@ class Projection:
             raise Unsupported(f"{problem}{source}, which Spark cannot read", advice="Use to_arrow()")
         if not _narrows(source, kind):
             raise CorruptMetadata(f"{problem}{source}, which cannot be read as {kind}")
-        # A cast would wrap around or fail, as the session says.
-        refused = self._f.raise_error(self._f.lit(f"{problem}a value that is no {kind}"))
+        # A cast would wrap around or fail, depending on the session.
+        refused = self._f.raise_error(self._f.lit(f"{problem}a value that is not a valid {kind}"))
         made = value.try_cast(spark_type(kind))
         return self._f.when(value.isNotNull() & made.isNull(), refused).otherwise(made)
 
@@ -429,7 +429,7 @@ def _is_empty(column: FileColumn) -> bool:
 
 
 def is_same(column: FileColumn, kind: IcebergType) -> bool:
-    """What Spark reads is what the table's column is, with nothing to do."""
+    """Whether Spark reads the column as the table's type, without a conversion."""
     if isinstance(kind, StructType):
         fields = [(each.field_id, each.name) for each in kind.fields]
         alike = [(child.field_id, child.name) for child in column.children] == fields

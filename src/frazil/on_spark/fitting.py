@@ -1,7 +1,7 @@
 """A DataFrame to a table's columns and Spark types, by name, with casts that lose nothing.
 
-Names and types are judged by the code that judges Arrow rows, so that one table says the same to both. Values are
-judged where they are cast, in the job that writes them: a value that does not fit fails it with a sentence of ours.
+Names and types are checked by the code for Arrow rows, so that both report the same errors. Values are checked when
+they are cast, in the job that writes them: a value that does not fit fails the job with a Frazil error.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from frazil.on_spark.session import Frame, said
+from frazil.on_spark.session import Frame, marked_error
 from frazil.on_spark.types import spark_type
 from frazil.stage.conform import conform
 
@@ -60,7 +60,7 @@ _WIDTH = {"byte": 8, "short": 16, "integer": 32, "long": 64}
 def conform_frame(frame: Frame, schema: Schema) -> Frame:
     """The frame in the table's columns, order and Spark types. Raises SchemaMismatch.
 
-    Whether nulls are where none may be is seen when the rows are written.
+    Nulls in required columns are found when the rows are written.
     """
     names, columns = fitted_columns(frame, schema)
     return frame.toDF(*names).select(
@@ -87,7 +87,7 @@ def fitted_columns(frame: Frame, schema: Schema) -> tuple[list[str], list[SparkC
 
 
 def means_the_same_in_arrow(frame: Frame, schema: Schema) -> bool:
-    """Whether the frame's rows as Arrow rows are judged and converted as they are here. Raises SchemaMismatch."""
+    """Whether Arrow checks and converts the frame's rows exactly as Spark does here. Raises SchemaMismatch."""
     given = frame.schema.fields
     conform(_no_rows(given, schema), schema)
     # Without a column Arrow has no rows.
@@ -99,7 +99,7 @@ def means_the_same_in_arrow(frame: Frame, schema: Schema) -> bool:
 
 
 def _is_plain(kind: SparkType) -> bool:
-    # Structs, lists and maps are left out: what Spark says of nulls inside them is not always so in Arrow.
+    # Not structs, lists and maps: their nullability differs between Spark and Arrow.
     # And Spark has no Arrow type for texts of a fixed length.
     return kind.typeName() == "decimal" or kind.typeName() in _ARROW.keys() - {"void", "char", "varchar"}
 
@@ -152,7 +152,7 @@ def _arrow_type(given: SparkType, kind: IcebergType | None) -> Any:
             return arrow.decimal128(given.precision, given.scale)
         case "long" if isinstance(kind, TimeType):
             return arrow.time64("us")
-    # Arrow has intervals and Iceberg has none: it stands for all that no column takes.
+    # A duration represents every type without a counterpart in Iceberg.
     return _ARROW.get(name, arrow.duration("us"))
 
 
@@ -286,10 +286,10 @@ def _uuid(column: SparkColumn, name: str, kind: PrimitiveType, path: str) -> Spa
 def _checked(
     fits: SparkColumn, made: SparkColumn, shown: SparkColumn, kind: PrimitiveType, path: str, advice: str
 ) -> SparkColumn:
-    """The value made, null where there is none, or the job fails and says which value it was."""
+    """The converted value, null for null; the job fails with a message for a value that does not fit."""
     from pyspark.sql import functions as F
 
-    text = said(f"The rows do not fit the table:\n  - {path!r} is {kind}: the value \0 does not fit ({advice})")
+    text = marked_error(f"The rows do not fit the table:\n  - {path!r} is {kind}: the value \0 does not fit ({advice})")
     before, _, after = text.partition("\0")
     sentence = F.concat(F.lit(before), F.substring(shown.cast("string"), 1, 80), F.lit(after))
     refused = F.raise_error(sentence).cast(spark_type(kind))

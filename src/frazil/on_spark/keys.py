@@ -1,4 +1,4 @@
-"""Rows by their keys: which of a table's rows have one of the keys that are being written."""
+"""Finds the rows of a table that have one of the keys being written."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from frazil.read.plan import FileTask
 from frazil.stage.deletes import key_schema
 
 if TYPE_CHECKING:
-    from frazil.on_spark.draft import SparkDraft
+    from frazil.on_spark.write_builder import SparkWriteBuilder
 
 arrow: Any = pa
 MOST_KEYS = 1_000_000
-"""So many keys come to the driver, where conflicts are judged by them; of more only the range does."""
+"""Up to this many keys are collected on the driver for exact conflict checks; of more, only the range is."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,12 +43,12 @@ class KeyFrame:
     count: int
 
     @staticmethod
-    def of_files(draft: SparkDraft, files: Sequence[DataFile], field_ids: tuple[int, ...]) -> KeyFrame:
+    def of_files(builder: SparkWriteBuilder, files: Sequence[DataFile], field_ids: tuple[int, ...]) -> KeyFrame:
         """The keys of rows that were staged."""
-        view = draft.view
+        view = builder.view
         schema = key_schema(view.schema, field_ids)
         tasks = [FileTask(file, 0, None) for file in files]
-        frame = read_tasks(draft.spark, tasks, storage=view.storage, metadata=view.metadata, schema=schema)
+        frame = read_tasks(builder.spark, tasks, storage=view.storage, metadata=view.metadata, schema=schema)
         return KeyFrame(frame, schema, field_ids, view, sum(file.record_count for file in files))
 
     @property
@@ -63,7 +63,7 @@ class KeyFrame:
         return [F.col(name).alias(f"__frazil_key{at}") for at, name in enumerate(self.names)]
 
     def refuse_duplicates(self) -> None:
-        """Rows of one call share a sequence number, so that neither of two with one key would win (rule P21)."""
+        """Rows of one call share a sequence number: of two with one key, neither would replace the other (rule P21)."""
         from pyspark.sql import functions as F
 
         counted = self.frame.groupBy(*self.flat()).agg(F.count(F.lit(1)).alias("count"))
@@ -74,8 +74,8 @@ class KeyFrame:
             f"{self.schema.find_column_name(field_id)}={found[0][at]}" for at, field_id in enumerate(self.field_ids)
         )
         raise InvalidInput(
-            f"The rows have {found[0]['count']} rows with the key {shown}",
-            advice="Keep one row for each key: within one call there is no later one that could win",
+            f"{found[0]['count']} of the rows have the same key {shown}",
+            advice="Keep one row for each key: the rows of one call have no order in which the last could win",
         )
 
     def matching(self, rows: Frame) -> Frame:
@@ -93,7 +93,7 @@ class KeyFrame:
         return int(rows.select(*self.flat()).distinct().count())
 
     def read(self) -> Read:
-        """What an operation looked at that looked for these keys."""
+        """The read of an operation that searches for these keys."""
         flat = self.frame.select(*self.flat())
         if self.count <= MOST_KEYS:
             return read_of(flat.toArrow(), self.field_ids, self.view)
@@ -101,7 +101,7 @@ class KeyFrame:
 
 
 def read_of(keys: pa.Table, field_ids: tuple[int, ...], view: View) -> Read:
-    """What an operation looked at that looked for rows with one of these keys, none of which is null."""
+    """The read of an operation that searches for rows with one of these keys, none of which is null."""
     columns = _columns(keys, field_ids, view)
     return Read(near_keys(view.schema, columns), Keys.of(field_ids, list(columns.values())))
 

@@ -25,12 +25,12 @@ from frazil.errors import InvalidInput
 from frazil.expr import BOOL, Call, Column, Filter, Node, did_you_mean, parse_filter
 from frazil.format.schemas import match_name
 from frazil.on_spark.columns import SparkColumn, condition
-from frazil.on_spark.draft import SparkDraft
 from frazil.on_spark.keys import MOST_KEYS, range_read, read_of
 from frazil.on_spark.scan import FILE, POSITION
 from frazil.on_spark.session import Frame, Session, materialised, translated
 from frazil.on_spark.types import frame_schema, spark_type
 from frazil.on_spark.values import is_column, new_value, replaced
+from frazil.on_spark.write_builder import SparkWriteBuilder
 from frazil.read.plan import FileTask
 
 ROW, CLAUSE = "__frazil_source", "__frazil_clause"
@@ -49,15 +49,15 @@ _UNSTABLE = (
 
 
 def merge(spark: Session, view: View, source: Frame, plan: Merge, settings: Settings, mode: Mode) -> Write:
-    """Rows of the source meet rows of the table; the clauses say what becomes of both."""
-    work = _Work(spark, view, source, plan)
-    with SparkDraft(spark, view, settings) as draft, translated(f"merge into {view.table}"):
-        return work.run(draft, mode)
+    """Join source and table, and apply the merge's clauses."""
+    merging = _MergeRun(spark, view, source, plan)
+    with SparkWriteBuilder(spark, view, settings) as builder, translated(f"merge into {view.table}"):
+        return merging.run(builder, mode)
 
 
 def explain(spark: Session, view: View, source: Frame, plan: Merge) -> str:
     """How the merge would be run, without running more than its source's keys."""
-    return _Work(spark, view, source, plan).explain()
+    return _MergeRun(spark, view, source, plan).explain()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class _Pair:
     source: Column
 
 
-class _Work:
+class _MergeRun:
     def __init__(self, spark: Session, view: View, source: Frame, plan: Merge) -> None:
         from pyspark.sql import functions
 
@@ -83,7 +83,7 @@ class _Work:
         self._given = source
         self._on = self._matching_condition(plan.on)
         self._pairs = [] if self._on is None else _equal_pairs(self._on.condition, self._both, plan)
-        # Everything that can be wrong is found before a job is run.
+        # All errors are found before a job runs.
         for clause in plan.clauses:
             self._check_condition(clause)
             if clause.action != "delete":
@@ -92,7 +92,7 @@ class _Work:
     # Binding
 
     def _matching_condition(self, on: object) -> Filter | None:
-        """None: a Spark Column, which nobody can look into."""
+        """None: a Spark Column, which cannot be analysed."""
         plan = self._plan
         if isinstance(on, str):
             _refuse_unstable(on)
@@ -126,8 +126,8 @@ class _Work:
             alias = self._both.find_field(column.path[0]).name
             if alias not in scopes:
                 raise InvalidInput(
-                    f"The condition of '{clause}' names {column.name}, and such a row has no {alias} row",
-                    advice=f"Only columns of {scopes[0]} are there",
+                    f"The condition of '{clause}' names {column.name}, but the clause has no {alias} row",
+                    advice=f"Use only columns of {scopes[0]}",
                 )
         return found
 
@@ -167,7 +167,7 @@ class _Work:
 
     # Running
 
-    def run(self, draft: SparkDraft, mode: Mode) -> Write:
+    def run(self, builder: SparkWriteBuilder, mode: Mode) -> Write:
         f, plan = self._f, self._plan
         made, count = materialised(self._given.withColumn(ROW, f.monotonically_increasing_id()))
         source = made.alias(plan.source_alias)
@@ -181,39 +181,44 @@ class _Work:
         given = f.broadcast(source) if count <= _BROADCAST_ROWS else source
         changed: list[Frame] = []
         met, changes = None, 0
-        if tasks and count and self._looks:
-            met, changes = materialised(self._matches(draft, given, tasks))
+        if tasks and count and self._needs_matches:
+            met, changes = materialised(self._matches(builder, given, tasks))
             changed.append(met.where(f.col(CLAUSE).isNotNull()))
         added = self._inserted(source, met, changes) if plan.of("not matched") and count else None
         if by_source and tasks:
-            unmet, others = materialised(self._unmet(draft, given, tasks))
+            unmet, others = materialised(self._unmet(builder, given, tasks))
             changed.append(unmet)
             changes += others
-        few = self._look_at(draft, tasks, changed, changes, met)
-        return self._finish(draft, tasks, changed, added, tuple(reads), mode, few)
+        few = self._collect_few(builder, tasks, changed, changes, met)
+        return self._finish(builder, tasks, changed, added, tuple(reads), mode, few)
 
-    def _look_at(
-        self, draft: SparkDraft, tasks: Sequence[FileTask], changed: list[Frame], changes: int, met: Frame | None
+    def _collect_few(
+        self,
+        builder: SparkWriteBuilder,
+        tasks: Sequence[FileTask],
+        changed: list[Frame],
+        changes: int,
+        met: Frame | None,
     ) -> pa.Table | None:
-        """Which rows go by which clause, if they are few. Raises InvalidInput for a row that is met twice."""
+        """The changed positions with their clauses, if they are few. Raises InvalidInput for a row matched twice."""
         if not changed:
             return None
-        few = draft.few(_union([each.select(FILE, POSITION, CLAUSE) for each in changed]), tasks, changes)
+        few = builder.few(_union([each.select(FILE, POSITION, CLAUSE) for each in changed]), tasks, changes)
         if few is None:
-            self._refuse_twice(met)
+            self._refuse_repeated_targets(met)
         elif few.group_by([FILE, POSITION]).aggregate([]).num_rows < few.num_rows:
-            self._refuse_twice(met)
+            self._refuse_repeated_targets(met)
             few = few.group_by([FILE, POSITION]).aggregate([(CLAUSE, "min")]).rename_columns([FILE, POSITION, CLAUSE])
         return few
 
     @property
-    def _looks(self) -> bool:
-        """Whether it matters which rows meet."""
+    def _needs_matches(self) -> bool:
+        """Whether the clauses depend on which rows match."""
         return bool(self._plan.of("matched") or self._plan.of("not matched"))
 
     def _finish(
         self,
-        draft: SparkDraft,
+        builder: SparkWriteBuilder,
         tasks: Sequence[FileTask],
         changed: list[Frame],
         added: Frame | None,
@@ -227,7 +232,7 @@ class _Work:
         new_rows = [each.where(f.col(CLAUSE).isin(updates)).select(*names) for each in changed] if updates else []
         if added is not None:
             new_rows.append(added)
-        staged = draft.add_frame(_union(new_rows)) if new_rows else None
+        staged = builder.add_frame(_union(new_rows)) if new_rows else None
         written = 0 if staged is None else staged.rows
         taken = updated = 0
         if changed:
@@ -236,22 +241,22 @@ class _Work:
             updated = sum(counted.get(index, 0) for index in updates)
             taken = sum(counted.values())
         if taken:
-            # Had another writer taken the row away first, an insert might have come instead.
+            # Had another writer deleted the row first, the merge might have inserted one instead.
             moved = bool(updates) or added is not None
-            draft.take_out_positions(tasks, rows.select(FILE, POSITION), mode, moved=moved, few=few)
+            builder.delete_positions(tasks, rows.select(FILE, POSITION), mode, moved=moved, few=few)
         counts = RowCounts(inserted=written - updated, updated=updated, deleted=taken - updated)
-        return draft.finished(Kind.MERGE, counts, reads=reads)
+        return builder.build(Kind.MERGE, counts, reads=reads)
 
     def _keys_read(self, source: Frame, count: int) -> Read:
-        """Which rows of the table the merge looks at."""
+        """The read of the merge: which rows of the table it depends on."""
         if not self._pairs:
             return Read(parse_filter(None, self._view.schema))
         kinds = [spark_type(self._view.schema.find_type(pair.field_id)) for pair in self._pairs]
-        columns = [self._at(pair.source).try_cast(kind) for pair, kind in zip(self._pairs, kinds, strict=True)]
+        columns = [self._column(pair.source).try_cast(kind) for pair, kind in zip(self._pairs, kinds, strict=True)]
         keys = source.select(*(each.alias(f"__frazil_key{number}") for number, each in enumerate(columns)))
         field_ids = tuple(pair.field_id for pair in self._pairs)
         if count <= MOST_KEYS:
-            # NULL equals nothing, so that such rows meet none.
+            # NULL equals nothing, so rows with a NULL key match no row.
             return read_of(keys.toArrow().drop_null(), field_ids, self._view)
         named = [self._f.col(name).isNotNull() for name in keys.columns]
         return range_read(keys.where(reduce(lambda a, b: a & b, named)), field_ids, self._view)
@@ -260,22 +265,22 @@ class _Work:
         """The files that may hold a row with one of the keys. Rows are compared by the join alone."""
         return tuple(replace(task, residual=None) for task in self._view.tasks(read.where))
 
-    def _target(self, draft: SparkDraft, tasks: Sequence[FileTask]) -> Frame:
-        return draft.rows(tasks, self._view.schema).alias(self._plan.target_alias)
+    def _target(self, builder: SparkWriteBuilder, tasks: Sequence[FileTask]) -> Frame:
+        return builder.rows(tasks, self._view.schema).alias(self._plan.target_alias)
 
     @property
     def _joined_on(self) -> SparkColumn:
         if self._on is None:
             return self._plan.on
-        return condition(self._on, self._at)
+        return condition(self._on, self._column)
 
-    def _matches(self, draft: SparkDraft, given: Frame, tasks: Sequence[FileTask]) -> Frame:
-        """One row for each pair that meets: where the table's row is, which clause takes it, its new values."""
-        met = self._target(draft, tasks).join(given, self._joined_on, "inner")
+    def _matches(self, builder: SparkWriteBuilder, given: Frame, tasks: Sequence[FileTask]) -> Frame:
+        """One row per match: the position of the table's row, the clause that applies, the new values."""
+        met = self._target(builder, tasks).join(given, self._joined_on, "inner")
         return self._decided(met, "matched", keep=ROW)
 
-    def _unmet(self, draft: SparkDraft, given: Frame, tasks: Sequence[FileTask]) -> Frame:
-        alone = self._target(draft, tasks).join(given, self._joined_on, "left_anti")
+    def _unmet(self, builder: SparkWriteBuilder, given: Frame, tasks: Sequence[FileTask]) -> Frame:
+        alone = self._target(builder, tasks).join(given, self._joined_on, "left_anti")
         decided = self._decided(alone, "not matched by source")
         return decided.where(self._f.col(CLAUSE).isNotNull())
 
@@ -291,20 +296,20 @@ class _Work:
         self, rows: Frame, when: When, columns: Mapping[str, SparkColumn]
     ) -> tuple[Frame, dict[str, SparkColumn]]:
         """The rows with the number of the clause that takes each, and the columns with what that clause sets."""
-        f, at, found = self._f, self._at, dict(columns)
+        f, at, found = self._f, self._column, dict(columns)
         numbered = [(index, each) for index, each in enumerate(self._plan.clauses) if each.when == when]
         clause = f.lit(None).cast("int")
         for index, each in reversed(numbered):
-            clause = f.when(self._holds(each, at), f.lit(index)).otherwise(clause)
+            clause = f.when(self._condition_column(each, at), f.lit(index)).otherwise(clause)
         for index, each in numbered:
             for path, make in self._values(each) if each.action != "delete" else ():
                 top, kind = path[0].name, spark_type(path[0].field_type)
                 value = replaced(found[top], path, make(at)).cast(kind)
                 found[top] = f.when(f.col(CLAUSE) == index, value).otherwise(found[top])
-        # Chosen first, so that each value's own condition is a look at a number.
+        # The clause is computed first, so that each value depends on an integer and not on the condition.
         return rows.select("*", clause.alias(CLAUSE)), found
 
-    def _holds(self, clause: Clause, at: Any) -> SparkColumn:
+    def _condition_column(self, clause: Clause, at: Any) -> SparkColumn:
         if clause.condition is None:
             return self._f.lit(True)
         if is_column(clause.condition):
@@ -312,7 +317,7 @@ class _Work:
         return condition(self._condition_filter(clause), at)
 
     def _inserted(self, source: Frame, met: Frame | None, count: int) -> Frame:
-        """The rows that come for source rows that met none."""
+        """The rows to insert for source rows without a match."""
         f = self._f
         alone = source
         if met is not None:
@@ -323,8 +328,8 @@ class _Work:
         chosen, new = self._by_clause(alone, "not matched", nothing)
         return chosen.where(f.col(CLAUSE).isNotNull()).select(*(column.alias(name) for name, column in new.items()))
 
-    def _refuse_twice(self, matches: Frame | None) -> None:
-        """A row that two source rows would change has two new values, and no order says which is the later one."""
+    def _refuse_repeated_targets(self, matches: Frame | None) -> None:
+        """Refuse a table row that two source rows would change: their order is undefined."""
         f, clauses = self._f, self._plan.of("matched")
         if (
             matches is None
@@ -336,14 +341,14 @@ class _Work:
         twice = counted.limit(1).collect()
         if twice:
             raise InvalidInput(
-                f"A row of {self._view.table} is met by {twice[0]['count']} rows of the source, and a clause would "
+                f"A row of {self._view.table} matches {twice[0]['count']} rows of the source, and a clause would "
                 "change it for each of them",
-                advice="Make the source have one row for each row it meets, or tighten the condition",
+                advice="Keep one source row for each row it matches, or tighten the condition",
             )
 
     # Columns
 
-    def _at(self, column: Column) -> SparkColumn:
+    def _column(self, column: Column) -> SparkColumn:
         """Where a column of either side is in a frame that has both by their aliases."""
         names = [self._both.find_field(field_id).name for field_id in column.path]
         found = self._f.col(".".join(f"`{name}`" for name in names))
@@ -356,7 +361,7 @@ class _Work:
         lines = [
             f"Merge into {self._view.table}",
             f"  on         {plan.on if self._on is None else self._on.text}",
-            f"  by key     {by_key or 'no equality of columns: every row of the table is compared'}",
+            f"  by key     {by_key or 'none: every row of the table is compared'}",
             *(f"  clause {index}   {each}" for index, each in enumerate(plan.clauses)),
         ]
         return "\n".join(lines)
@@ -367,7 +372,7 @@ def _union(frames: Sequence[Frame]) -> Frame:
 
 
 def _counted(rows: Frame, few: pa.Table | None) -> dict[int, int]:
-    """How many rows each clause takes."""
+    """The number of rows per clause."""
     if few is None:
         return {each[CLAUSE]: each["count"] for each in rows.groupBy(CLAUSE).count().collect()}
     counted = few.group_by(CLAUSE).aggregate([([], "count_all")])
@@ -416,6 +421,6 @@ def _refuse_unstable(text: str) -> None:
         at = lowered.find(f"{name}(")
         if at == 0 or (at > 0 and not (lowered[at - 1].isalnum() or lowered[at - 1] == "_")):
             raise InvalidInput(
-                f"The condition uses {name}(), which has another value each time",
-                advice="Put it into a column of the source, which is run once, and name that column",
+                f"The condition uses {name}(), which returns a different value each time",
+                advice="Compute it in a column of the source, which runs once, and use that column",
             )

@@ -1,4 +1,4 @@
-"""A file's path as the table's metadata writes it, and as Spark reads and says it.
+"""Translates file paths between the table's metadata and Spark.
 
 Metadata holds plain paths: ``/a b``, ``file:///a b``, ``s3://bucket/a b``. Spark's readers take patterns, and the
 ``_metadata.file_path`` of a row is a URI in which a space is ``%20``.
@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from urllib.parse import unquote
 
 from frazil.errors import Unsupported
-from frazil.format.storage import canonical, is_local, local_path
+from frazil.format.storage import is_local, local_path
 
 # Hadoop's names for the stores that metadata calls otherwise.
 _TO_HADOOP = {"s3": "s3a", "s3n": "s3a", "gcs": "gs"}
@@ -22,7 +21,7 @@ _SIMPLE = re.compile(r"[A-Za-z0-9_\-!.~'()*,;:$&+=@/]*\Z")
 
 
 def to_spark(path: str) -> str:
-    """What to give to a reader or writer of Spark for this very file or folder. Raises Unsupported."""
+    """The path to pass to a Spark reader or writer for this file or folder. Raises Unsupported."""
     # Without a scheme, Spark would look on the cluster's default file system.
     given = f"file://{local_path(path)}" if is_local(path) else _in_hadoop(path)
     if _PATTERN.search(given) is None:
@@ -37,7 +36,7 @@ def to_spark(path: str) -> str:
 
 
 def uri(path: str) -> str:
-    """What ``_metadata.file_path`` says for a file."""
+    """The ``_metadata.file_path`` of a file."""
     if is_local(path):
         return f"file:{_quoted(local_path(path))}"
     scheme, _, rest = _in_hadoop(path).partition("://")
@@ -46,20 +45,13 @@ def uri(path: str) -> str:
 
 
 def uris(path: str) -> tuple[str, ...]:
-    """Every way in which it may say so: Hadoop writes a local file with one slash or with three."""
+    """Every form of it: Hadoop writes a local file with one slash or with three."""
     said = uri(path)
     return (said, f"file://{said[5:]}") if said.startswith("file:/") else (said,)
 
 
-def from_spark(said: str) -> str:
-    """The path, as metadata would have it, of a file that Spark names by its URI."""
-    if is_local(said):
-        return local_path(unquote(said))
-    return canonical(unquote(said))
-
-
 def is_hidden(path: str) -> bool:
-    """Spark leaves such files out without a word, also when they are asked for by name."""
+    """Whether Spark silently ignores the file, even when it is named explicitly."""
     name = path.rpartition("/")[2]
     return (name.startswith("_") and "=" not in name) or name.startswith(".") or name.endswith("._COPYING_")
 

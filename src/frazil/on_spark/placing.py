@@ -1,4 +1,4 @@
-"""Where executors put files, and how functions and keys reach them."""
+"""Folders for files that executors write, and how functions and rows are sent to executors."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from frazil.on_spark import executor, executor_changes, executor_footers
 _SPARKS_SEED = 42
 
 
-def shipped(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A function of an executor module, made ready to travel: by value, as executors need not have Frazil."""
+def by_value(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A function of an executor module, pickled by value, as executors need not have Frazil installed."""
     from pyspark import cloudpickle
 
     for module in (executor, executor_changes, executor_footers):
@@ -25,7 +25,7 @@ def shipped(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def s3_options(storage: Storage, path: str) -> dict[str, Any]:
-    """What pyarrow's S3 file system wants for a table's files, from the names that PyIceberg's FileIO gives to it."""
+    """The arguments of pyarrow's S3 file system for a table's files, from PyIceberg's FileIO properties."""
     properties = storage.properties_for(path)
     names = {
         "s3.endpoint": "endpoint_override",
@@ -50,14 +50,14 @@ def s3_options(storage: Storage, path: str) -> dict[str, Any]:
 
 
 class Folder:
-    """A fresh folder for the files of one write. Only what is accepted stays in it."""
+    """A fresh folder for the files of one write. Only accepted files remain in it."""
 
     def __init__(self, path: str, storage: Storage) -> None:
         self.path = path
         self._storage = storage
 
     def accept(self, paths: Sequence[str]) -> None:
-        """These files are it. Others in the folder are of tasks that failed or were run twice, and go."""
+        """Keep these files and make them durable. Delete the rest, which failed and repeated tasks left."""
         known = {_plain(path) for path in paths}
         self._storage.delete([each.path for each in self._storage.list(self.path) if _plain(each.path) not in known])
         self._storage.sync(paths)
@@ -84,12 +84,12 @@ def new_folder(view: View) -> Iterator[Folder]:
         raise
 
 
-# Which task gets a key
+# Assigning rows to tasks
 
 
 @lru_cache(maxsize=32)
 def keys_for(width: int) -> tuple[int, ...]:
-    """For each of so many partitions an integer that Spark's hash partitioning sends there."""
+    """For each of ``width`` partitions an integer that Spark's hash partitioning assigns to it."""
     found: dict[int, int] = {}
     for key in itertools.count():
         hashed = executor.murmur3(key.to_bytes(4, "little"), _SPARKS_SEED)

@@ -1,4 +1,4 @@
-"""Queries in Spark's own SQL over frames, and rows on their way into a table as INSERT takes them."""
+"""Queries in Spark's SQL over frames, and conversion of their rows for INSERT."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import DecimalType, DoubleType, FloatType, IcebergType, IntegerType, LongType
 
 from frazil.errors import InvalidInput, NoSuchTable
-from frazil.on_spark.session import Frame, Session, is_connect, said, setting, translated
+from frazil.on_spark.session import Frame, Session, is_connect, marked_error, setting, translated
 from frazil.on_spark.types import spark_type
 
 SparkColumn = Any
@@ -21,15 +21,15 @@ _SPARK_NUMBERS = frozenset({"byte", "short", "integer", "long", "float", "double
 def run_query(spark: Session, text: str, frames: Mapping[str, Frame]) -> Frame:
     """The query's frame. ``text`` is a format text in which ``{name}`` stands for a frame.
 
-    PySpark gives each frame a view of a name of its own for the time of the analysis, or ships it with the query
-    (Connect), so that nothing is left in the session. Raises NoSuchTable, InvalidInput.
+    PySpark registers each frame as a temporary view during analysis, or sends it with the query (Connect), and
+    leaves nothing in the session. Raises NoSuchTable, InvalidInput.
     """
     from pyspark.errors import AnalysisException
 
     with translated("query"):
         try:
             found = spark.sql(text, **frames) if frames else spark.sql(text.format())
-            # Spark Connect looks at a query only when it is asked something.
+            # Spark Connect analyses a query only on demand.
             _ = found.schema
         except AnalysisException as error:
             if error.getCondition() == "TABLE_OR_VIEW_NOT_FOUND":
@@ -40,7 +40,7 @@ def run_query(spark: Session, text: str, frames: Mapping[str, Frame]) -> Frame:
 
 
 def runs_in_utc(spark: Session) -> bool:
-    """Whether a text without a zone surely means UTC to a query. Connect decides that when the query runs."""
+    """Whether a query is certain to read a string without a zone as UTC. Connect decides that when the query runs."""
     return not is_connect(spark) and setting(spark, "spark.sql.session.timeZone") in _UTC
 
 
@@ -72,8 +72,8 @@ def named_columns(frame: Frame, names: Sequence[str], schema: Schema) -> Frame:
 
     if len(frame.columns) != len(names):
         raise InvalidInput(
-            f"The query has {len(frame.columns)} columns, and {len(names)} are wanted",
-            evidence=f"Wanted are {', '.join(names)}",
+            f"The query has {len(frame.columns)} columns, but {len(names)} are expected",
+            evidence=f"Expected: {', '.join(names)}",
         )
     fields = frame.schema.fields
     numbered = frame.toDF(*(f"c{position}" for position in range(len(names))))
@@ -102,9 +102,9 @@ def _stored(column: SparkColumn, given: Any, kind: IcebergType | None, name: str
     from pyspark.sql import functions as F
 
     stored = column.try_cast(target)
-    # A float is as near as it gets; everything else must come back as it was.
+    # Floats may be rounded; every other type must convert back to the same value.
     lost = column.isNotNull() & stored.isNull()
     if not isinstance(kind, FloatType | DoubleType):
         lost = lost | ~stored.try_cast(given).eqNullSafe(column)
-    text = said(f"The column {name!r} is {kind}, and a value of the query does not fit")
+    text = marked_error(f"The column {name!r} is {kind}, and a value of the query does not fit")
     return F.when(lost, F.raise_error(F.lit(text)).cast(target)).otherwise(stored)

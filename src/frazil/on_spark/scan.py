@@ -2,10 +2,9 @@
 
     tasks → parts (files of the same columns) → relations → numbered → without deleted rows → filtered → the columns
 
-Where it matters which file a row is from, the row says so by the file's size or a hash of its name, of which the driver
-has made sure that no two files share it: a join of numbers is fast, and one of names is not. A row of any other file
-fails the job. Nothing is looked at row by row on the driver, and no row depends on a setting of the session: what could
-matter is given as an option of the reader.
+Where the file of a row matters, the row carries a *mark* of the file: its size or a hash of its name, which the driver
+has checked to be unique, as joins on integers are fast and joins on names are not. A row of any other file fails the
+job. The driver processes no rows, and no row depends on the session's settings: they are set as reader options.
 """
 
 from __future__ import annotations
@@ -42,8 +41,17 @@ from frazil.on_spark.file_columns import (
     read_schema,
     types_by_id,
 )
-from frazil.on_spark.hashing import told_apart
-from frazil.on_spark.session import Frame, Session, checked, held, is_connect, local, setting, without_origins
+from frazil.on_spark.hashing import distinct_hashes
+from frazil.on_spark.session import (
+    Frame,
+    Session,
+    checked,
+    is_connect,
+    local,
+    setting,
+    with_settings,
+    without_column_origins,
+)
 from frazil.on_spark.types import spark_schema
 from frazil.read.arrow import partition_values
 from frazil.read.deletes import Deletes
@@ -55,15 +63,15 @@ FILE, POSITION = "__frazil_file", "__frazil_pos"
 _URI, _MARK, _SEQUENCE, _SCOPE = "__frazil_uri", "__frazil_mark", "__frazil_seq", "__frazil_scope"
 _PATH, _SET, _GONE, _KEY = "__frazil_path", "__frazil_set", "__frazil_gone", "__frazil_key"
 _GONE_SCOPE, _NUMBER = "__frazil_gone_scope", "__frazil_number"
-STRANGE_FILE = "Spark read a file that was not asked for, or that has not the size or rows of the table's metadata"
+UNEXPECTED_FILE = "Spark read an unexpected file, or one whose size or row count differs from the table's metadata"
 Numbered = Literal["no", "number", "mark"]
 _MOST_LISTED = 400
-"""So many files are named in the query itself; more of them in a relation."""
+"""Up to this many files are listed in the query itself; more are listed in a relation."""
 _LONG_BITS = 63
 _LONGEST_FILE = 1 << 40
 _BROADCAST_ROWS = 2_000_000
 _READ_HERE_ROWS, _READ_HERE_FILES = 200_000, 200
-"""Position deletes of so few rows in so few files are read by this process."""
+"""Up to this many position deletes, in up to this many files, are read by the driver."""
 _READERS = 8
 _OPTIONS = {
     # A reader's option wins over the session's setting of the same name, also over one that changes later.
@@ -76,7 +84,7 @@ _OPTIONS = {
     "recursiveFileLookup": "true",
 }
 _LISTED_BY_DRIVER = 32
-"""So few paths Spark lists without a job."""
+"""Spark lists up to this many paths without a job."""
 _LISTING = {
     # Otherwise each path is a task of its own: 10,000 files take 20 s to list.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",
@@ -107,22 +115,22 @@ def read_tasks(
 ) -> Frame:
     """The live rows of these files, as the schema's columns, in Spark's types for them.
 
-    ``filtered``: only rows that what is left of the tasks' filters selects. ``numbered``: with FILE and POSITION, the
-    row's number in its file. FILE is the index into ``tasks``, or a mark that ``numbers_of`` makes that index of, which
-    spares the rows a join. Of the equality deletes on the same columns a task lists those of its snapshot that reach
-    it, or none.
+    ``filtered``: only rows that match the tasks' residual filters. ``numbered``: with FILE, and POSITION, the row's
+    number in its file. FILE is the index into ``tasks``, or the file's mark, which needs no join and which
+    ``numbers_of`` maps to the index. Of the equality deletes on the same columns a task lists all that apply to it in
+    its snapshot, or none.
     """
     _check_case(spark, columns_of(schema_to_pyarrow(schema), metadata.location, None) if schema.fields else ())
     if not tasks:
         return _empty(spark, schema, numbered)
     check_reachable(spark, metadata.location, storage)
-    with without_origins():
+    with without_column_origins():
         return _TaskReader(spark, tasks, storage, metadata, schema, filtered, numbered).frame()
 
 
 def numbers_of(tasks: Sequence[FileTask]) -> dict[int, int]:
     """What FILE is in rows of these tasks that are numbered by mark → the index of the task."""
-    return {each: number for number, said in enumerate(_Marks.of(tasks).values) for each in said}
+    return {each: number for number, said in enumerate(_FileMarks.of(tasks).values) for each in said}
 
 
 def with_numbers(spark: Session, rows: Frame, tasks: Sequence[FileTask], numbers: Sequence[int] | None = None) -> Frame:
@@ -131,34 +139,34 @@ def with_numbers(spark: Session, rows: Frame, tasks: Sequence[FileTask], numbers
     given = found.values() if numbers is None else [numbers[each] for each in found.values()]
     listed = {FILE: arrow.array(found.keys(), pa.int64()), _NUMBER: arrow.array(given, pa.int32())}
     others = [name for name in rows.columns if name != FILE]
-    return rows.join(_listed(spark, listed), FILE, "left").select(_known(_NUMBER).alias(FILE), *others)
+    return rows.join(_listed(spark, listed), FILE, "left").select(_required(_NUMBER).alias(FILE), *others)
 
 
 @dataclass(frozen=True, slots=True)
-class _Marks:
-    """A number by which every row tells which task it is of, with room for the row's own number in the lowest bits."""
+class _FileMarks:
+    """The marks of tasks: integers that identify a row's task, with the lowest bits free for the row's position."""
 
     values: tuple[tuple[int, ...], ...]
-    """For each task, what its rows say: a name can be spelled in several ways."""
+    """For each task the marks of its rows; several, as a path can be spelled in several ways."""
     longest: int
-    """No file has more rows."""
+    """The largest row count of a file."""
     bits: int
     salt: int | None
-    """Of the hash of the file's name; None: files are told apart by their sizes, which cost a row nothing."""
+    """Of the hash of the file's name; None: the mark is the file's size, which costs nothing per row."""
 
     @staticmethod
-    def of(tasks: Sequence[FileTask]) -> _Marks:
+    def of(tasks: Sequence[FileTask]) -> _FileMarks:
         counts = [task.file.record_count for task in tasks]
-        # Nobody counted them: as many as no file has.
+        # The row count is unknown.
         longest = _LONGEST_FILE if min(counts) < 0 else max(counts)
         bits = max(0, longest - 1).bit_length()
         sizes = [task.file.file_size_in_bytes for task in tasks]
         if len(set(sizes)) == len(tasks) <= _MOST_LISTED and max(sizes).bit_length() + bits < _LONG_BITS:
-            return _Marks(tuple((size << bits,) for size in sizes), longest, bits, None)
+            return _FileMarks(tuple((size << bits,) for size in sizes), longest, bits, None)
         copies = _copies(tasks)
         names = [_spelled(task, copy) for task, copy in zip(tasks, copies, strict=True)]
-        salt, hashes = told_apart({name for each in names for name in each}, longest)
-        return _Marks(tuple(tuple(hashes[name] for name in each) for each in names), longest, bits, salt)
+        salt, hashes = distinct_hashes({name for each in names for name in each}, longest)
+        return _FileMarks(tuple(tuple(hashes[name] for name in each) for each in names), longest, bits, salt)
 
     def column(self, copy: int) -> SparkColumn:
         """Over a relation that has its _metadata. ``copy``: which of several tasks for the same file."""
@@ -205,10 +213,10 @@ def relation(spark: Session, files: Sequence[str], schema: Any, storage: Storage
     hidden = next((path for path in files if paths.is_hidden(path)), None)
     if hidden is not None:
         raise Unsupported(
-            f"Spark leaves out files with names like that of {hidden}", advice="Use to_arrow(), or rewrite the file"
+            f"Spark ignores files with names such as {hidden}", advice="Use to_arrow(), or rewrite the file"
         )
     options = {**_OPTIONS, **connector_options(files, storage)}
-    with held(spark, _LISTING if len(files) > _LISTED_BY_DRIVER else {}), connector_needed():
+    with with_settings(spark, _LISTING if len(files) > _LISTED_BY_DRIVER else {}), connector_needed():
         try:
             frame = spark.read.schema(schema).options(**options).parquet(*map(paths.to_spark, files))
             if is_connect(spark):
@@ -234,19 +242,19 @@ def _listed(spark: Session, rows: Mapping[str, Any]) -> Frame:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
-    """What files have in common that one relation reads."""
+class _FileGroup:
+    """The common properties of files that one relation reads."""
 
     columns: Columns
     constants: frozenset[int]
     copy: int
     """Which one of the tasks for the same file: a relation reads each file once."""
-    fate: _Fate
+    rules: _RowRules
 
 
 @dataclass(frozen=True, slots=True)
-class _Fate:
-    """What happens to rows after they are read."""
+class _RowRules:
+    """The deletes and the filter that apply to rows after they are read."""
 
     positions: bool
     keys: frozenset[tuple[int, ...]]
@@ -287,28 +295,28 @@ class _TaskReader:
         self._copies = _copies(tasks)
 
     @cached_property
-    def _marks(self) -> _Marks:
-        return _Marks.of(self._tasks)
+    def _marks(self) -> _FileMarks:
+        return _FileMarks.of(self._tasks)
 
     def frame(self) -> Frame:
-        by_fate: dict[_Fate, list[tuple[_Part, list[int]]]] = {}
+        by_rules: dict[_RowRules, list[tuple[_FileGroup, list[int]]]] = {}
         for part, numbers in self._parts().items():
-            by_fate.setdefault(part.fate, []).append((part, numbers))
-        return reduce(lambda one, other: one.union(other), (self._rows(*each) for each in by_fate.items()))
+            by_rules.setdefault(part.rules, []).append((part, numbers))
+        return reduce(lambda one, other: one.union(other), (self._rows(*each) for each in by_rules.items()))
 
-    def _rows(self, fate: _Fate, parts: list[tuple[_Part, list[int]]]) -> Frame:
+    def _rows(self, rules: _RowRules, parts: list[tuple[_FileGroup, list[int]]]) -> Frame:
         frame = reduce(lambda one, other: one.union(other), (self._read(*each) for each in parts))
         numbers = [number for _, each in parts for number in each]
-        if fate.positions:
+        if rules.positions:
             frame = self._without_positions(frame, numbers)
-        if fate.keys:
+        if rules.keys:
             frame = self._with_numbers(frame, numbers)
-        for field_ids in sorted(fate.keys):
+        for field_ids in sorted(rules.keys):
             frame = self._without_keys(frame, field_ids, numbers)
-        if fate.filter is not None:
+        if rules.filter is not None:
             at = lambda column: self._f.col(_filter_column(column.field_id))  # noqa: E731
-            frame = frame.where(conditions.condition(self._filters[fate.filter], at))
-        if self._numbered == "number" and not fate.keys:
+            frame = frame.where(conditions.condition(self._filters[rules.filter], at))
+        if self._numbered == "number" and not rules.keys:
             # Last, for as few rows as possible.
             frame = self._with_numbers(frame, numbers)
         named = [self._f.col(f"c{i}").alias(field.name) for i, field in enumerate(self._schema.fields)]
@@ -320,8 +328,8 @@ class _TaskReader:
 
     # Parts
 
-    def _parts(self) -> dict[_Part, list[int]]:
-        found: dict[_Part, list[int]] = {}
+    def _parts(self) -> dict[_FileGroup, list[int]]:
+        found: dict[_FileGroup, list[int]] = {}
         needed = dict(types_by_id([*self._schema.fields, *self._extra_fields().values()])).keys()
         layouts = self._files.of([task.file for task in self._tasks], needed)
         for columns in {id(each): each for each in layouts}.values():
@@ -332,7 +340,9 @@ class _TaskReader:
             if id(columns) not in lacked:
                 lacked[id(columns)] = self._lacking(columns)
             constants = lacked[id(columns)] & identities[task.file.spec_id] if task.file.partition else frozenset()
-            found.setdefault(_Part(columns, constants, self._copies[number], self._fate(task)), []).append(number)
+            found.setdefault(_FileGroup(columns, constants, self._copies[number], self._rules_of(task)), []).append(
+                number
+            )
         return found
 
     def _lacking(self, columns: Columns) -> frozenset[int]:
@@ -340,12 +350,12 @@ class _TaskReader:
         absent = set(lacking(columns, self._schema.fields)) | (extra - _ids(columns))
         return frozenset(absent)
 
-    def _fate(self, task: FileTask) -> _Fate:
+    def _rules_of(self, task: FileTask) -> _RowRules:
         contents = {ref.file.content for ref in task.deletes}
         keys = frozenset(
             tuple(sorted(ref.file.equality_ids)) for ref in task.deletes if ref.file.content == Content.EQUALITY_DELETES
         )
-        return _Fate(Content.POSITION_DELETES in contents, keys, self._filter_of(task))
+        return _RowRules(Content.POSITION_DELETES in contents, keys, self._filter_of(task))
 
     def _filter_of(self, task: FileTask) -> int | None:
         if len(self._filters) <= 1:
@@ -355,14 +365,14 @@ class _TaskReader:
 
     # Reading one part
 
-    def _read(self, part: _Part, numbers: list[int]) -> Frame:
+    def _read(self, part: _FileGroup, numbers: list[int]) -> Frame:
         f = self._f
         fields = [*self._schema.fields, *self._extra_fields().values()]
         wanted = dict(types_by_id(fields))
         used = [column for column in part.columns if _ids((column,)) & wanted.keys()]
         files = [self._tasks[number].file for number in numbers]
         frame = relation(self._spark, [file.file_path for file in files], read_schema(used, wanted), self._storage)
-        numbered = self._numbered != "no" or part.fate.is_numbered
+        numbered = self._numbered != "no" or part.rules.is_numbered
         if numbered or part.constants:
             # Fields of _metadata are lost in a join: they are taken first.
             here = self._marks.column(part.copy)
@@ -374,16 +384,16 @@ class _TaskReader:
         made = [project.top(field).alias(f"c{i}") for i, field in enumerate(self._schema.fields)]
         made += [project.nested(field).alias(name) for name, field in self._extra_fields().items()]
         if part.constants and not numbered:
-            frame = frame.where(f.isnotnull(_known(FILE)))
+            frame = frame.where(f.isnotnull(_required(FILE)))
         if numbered:
             made += [_MARK, POSITION]
         return frame.select(*made)
 
     def _with_numbers(self, frame: Frame, numbers: list[int]) -> Frame:
-        """FILE, and what deletes by key want to know of a row's file."""
+        """Adds FILE, and the sequence number and partition that equality deletes compare."""
         joined = frame.join(self._list_files(numbers, frozenset()), _MARK, "left")
         others = [name for name in frame.columns if name != FILE]
-        return joined.select(*others, _known(FILE), _SEQUENCE, _SCOPE)
+        return joined.select(*others, _required(FILE), _SEQUENCE, _SCOPE)
 
     def _list_files(self, numbers: list[int], constants: frozenset[int]) -> Frame:
         spelled = [(each, number) for number in numbers for each in self._marks.values[number]]
@@ -413,7 +423,7 @@ class _TaskReader:
     def _scope(self, file: DataFile) -> int:
         return self._scopes.setdefault((file.spec_id, file.partition), len(self._scopes))
 
-    # Fields that are needed, and not given out
+    # Columns that are needed but not returned
 
     def _extra_fields(self) -> dict[str, NestedField]:
         found = {_key_column(field_id): field for field_id, field in self._key_fields.items()}
@@ -428,7 +438,7 @@ class _TaskReader:
         if not wanted:
             return {}
         found: dict[int, NestedField] = {}
-        # The widest type that a column ever had, also when it was dropped since.
+        # The widest type that a column ever had, even if it has been dropped since.
         for schema in (*self._metadata.schemas().values(), self._metadata.schema()):
             for field_id in wanted & schema.field_ids:
                 kind = schema.find_type(field_id)
@@ -454,18 +464,18 @@ class _TaskReader:
         refs = self._refs(numbers, lambda file: file.content == Content.POSITION_DELETES)
         count = sum(ref.file.record_count for ref in refs)
         if count <= _READ_HERE_ROWS and len(refs) <= _READ_HERE_FILES:
-            gone = _listed(self._spark, {_GONE: self._positions_here(numbers)})
+            gone = _listed(self._spark, {_GONE: self._positions_on_driver(numbers)})
         else:
-            gone = self._positions_there(refs, numbers)
+            gone = self._positions_on_executors(refs, numbers)
             gone = f.broadcast(gone) if count < _BROADCAST_ROWS else gone
         key = f.col(_MARK).bitwiseXOR(f.col(POSITION))
-        return self._asked_for(frame, numbers).join(gone, key == f.col(_GONE), "left_anti")
+        return self._checked_files(frame, numbers).join(gone, key == f.col(_GONE), "left_anti")
 
-    def _asked_for(self, frame: Frame, numbers: list[int]) -> Frame:
-        """The same rows, or the job fails: a row of a file that is none of these, or beyond all rows that the metadata
-        says a file has, would not be found among the deleted ones and come back unnoticed.
+    def _checked_files(self, frame: Frame, numbers: list[int]) -> Frame:
+        """The same rows; the job fails for a row of any other file, or with a position above the row count in the
+        metadata, because deletes would not match it and it would silently reappear.
 
-        In a filter, which no optimizer leaves out; not in the join, which it does where nothing is deleted after all.
+        As a filter, which the optimizer keeps; it drops a join when nothing turns out to be deleted.
         """
         f = self._f
         known = [each for number in numbers for each in self._marks.values[number]]
@@ -477,12 +487,12 @@ class _TaskReader:
             marks = arrow.array(known, pa.int64())
             frame = frame.join(_listed(self._spark, {_MARK: marks, _NUMBER: marks}), _MARK, "left")
             mine = f.col(_NUMBER).isNotNull()
-        strange = f.raise_error(f.lit(STRANGE_FILE)).cast("boolean")
+        strange = f.raise_error(f.lit(UNEXPECTED_FILE)).cast("boolean")
         frame = frame.where(f.when(mine & (f.col(POSITION) < _long(self._marks.longest)), True).otherwise(strange))
         return frame if columns is None else frame.select(*columns)
 
-    def _positions_here(self, numbers: list[int]) -> Any:
-        """The deleted rows as the rows themselves are told apart. A job that reads so few takes longer."""
+    def _positions_on_driver(self, numbers: list[int]) -> Any:
+        """The deleted rows as mark xor position. For so few, a Spark job takes longer."""
         deletes = Deletes(self._storage, self._metadata)
 
         def positions(number: int) -> tuple[memoryview, ...]:
@@ -499,7 +509,7 @@ class _TaskReader:
                     found += [pc.bit_wise_xor(rows, arrow.scalar(each, pa.int64())) for each in marks]
         return arrow.concat_arrays(found)
 
-    def _positions_there(self, refs: list[DeleteRef], numbers: list[int]) -> Frame:
+    def _positions_on_executors(self, refs: list[DeleteRef], numbers: list[int]) -> Frame:
         f = self._f
         gone = relation(
             self._spark, [ref.file.file_path for ref in refs], "file_path string, pos bigint", self._storage
@@ -519,7 +529,7 @@ class _TaskReader:
         return gone.select(f.col(_MARK).bitwiseXOR(f.col(_GONE)).alias(_GONE))
 
     def _position_pairs(self, numbers: list[int]) -> tuple[Frame, Frame | None]:
-        """The data files by path, and which delete files apply to them; None: a row's path alone tells."""
+        """The data files by path, and the delete files that apply to each; None: the path alone decides."""
         sets: dict[tuple[str, ...], int] = {}
         of: dict[int, int] = {}
         every_one_named = True
@@ -564,7 +574,7 @@ class _TaskReader:
         gone = self._keys(field_ids, refs)
         names = [f"{_KEY}{field_id}" for field_id in field_ids]
         by = [*names, *([_GONE_SCOPE] if scoped else [])]
-        # One line for each key: its latest delete decides.
+        # One row per key, with its latest delete.
         gone = gone.groupBy(*by).agg(f.max(_GONE).alias(_GONE))
         if sum(ref.file.record_count for ref in refs) < _BROADCAST_ROWS:
             gone = f.broadcast(gone)
@@ -601,7 +611,7 @@ class _TaskReader:
                 _comparable(project.nested(field), field.field_type).alias(f"{_KEY}{field.field_id}")
                 for field in fields
             ]
-            frames.append(frame.select(*made, _known(_GONE), _GONE_SCOPE))
+            frames.append(frame.select(*made, _required(_GONE), _GONE_SCOPE))
         return reduce(lambda one, other: one.union(other), frames)
 
     def _list_deletes(self, refs: list[DeleteRef]) -> Frame:
@@ -636,11 +646,11 @@ def _long(value: int) -> SparkColumn:
     return functions.lit(value).cast("bigint")
 
 
-def _known(column: str) -> SparkColumn:
-    """A column of a list of files, which must have named every file that was read."""
+def _required(column: str) -> SparkColumn:
+    """A column from the list of files. The job fails for rows of files that are not in the list."""
     from pyspark.sql import functions
 
-    unknown = functions.raise_error(functions.lit(STRANGE_FILE))
+    unknown = functions.raise_error(functions.lit(UNEXPECTED_FILE))
     return functions.coalesce(functions.col(column), unknown).alias(column)
 
 

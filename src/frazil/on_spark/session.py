@@ -1,6 +1,6 @@
-"""Spark sessions: which one runs a call, and the few settings of it that could change what is written.
+"""Spark sessions: which one runs a call, and the few settings that could change what is written.
 
-Nothing here needs the JVM, so that classic sessions and Spark Connect do the same.
+Nothing here uses the JVM directly, so that classic sessions and Spark Connect behave the same.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ _OUR_DEFAULTS = {
 def local(
     name: str = "frazil", *, master: str | None = None, memory: str | None = None, conf: Mapping[str, str] | None = None
 ) -> Session:
-    """A Spark session on this machine, well set for Frazil, or the one that is already running.
+    """A local Spark session with suitable settings, or the one that is already running.
 
-    ``conf`` adds to the settings or replaces them. Any other session does as well: no row depends on these.
+    ``conf`` adds to the settings or replaces them. Any other session works as well: no row depends on these settings.
     """
     try:
         from pyspark.sql import SparkSession
@@ -67,11 +67,11 @@ def local(
 
 
 def check_java() -> None:
-    """Raises Unsupported with what to install, where Spark would print a page of Java's own words or hang."""
+    """Raises Unsupported with advice where Spark would print a Java stack trace or hang."""
     home = os.environ.get("JAVA_HOME")
     java = os.path.join(home, "bin", "java") if home else shutil.which("java")
     if java is None or not os.path.exists(java):
-        found = f"JAVA_HOME is {home}, and there is no bin/java in it" if home else "There is no java on PATH"
+        found = f"JAVA_HOME is {home}, which has no bin/java" if home else "There is no java on PATH"
         raise Unsupported(f"Spark needs Java {JAVA_NEEDED} or newer. {found}", advice=_JAVA_ADVICE)
     answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
     version = _java_version(answer.stderr + answer.stdout)
@@ -120,7 +120,7 @@ def session_of(frame: Frame) -> Session:
 def checked(session: object) -> Session:
     """The session, if it is one and runs."""
     module = sys.modules.get("pyspark.sql")
-    # Connect has a class of its own, which is no kin of the classic one.
+    # Connect's session class is unrelated to the classic one.
     is_one = module is not None and (
         isinstance(session, module.SparkSession) or (is_connect(session) and type(session).__name__ == "SparkSession")
     )
@@ -143,13 +143,13 @@ def is_connect(session: Session) -> bool:
 
 
 def estimated_bytes(frame: Frame) -> float:
-    """How much Spark's optimizer takes the frame for; infinite where it cannot be asked or does not know.
+    """The optimizer's estimate of the frame's size; infinite if it is unknown.
 
     Also where the frame counts rows for its user (``observe``), whose figures are those of the first run of it.
     """
     if is_connect(frame.sparkSession) or frame.isStreaming:
         return math.inf
-    # An inner API, which may go away; and what is wrong with the frame is said by the job that writes it.
+    # An internal API that may change; errors of the frame are reported by the job that writes it.
     with contextlib.suppress(Exception):
         plan = frame._jdf.queryExecution().optimizedPlan()
         if "CollectMetrics" not in plan.toString():
@@ -164,11 +164,11 @@ def setting(session: Session, key: str, default: str = "") -> str:
 
 
 def materialised(frame: Frame) -> tuple[Frame, int]:
-    """The frame's rows as they are now, on the executors, and how many they are."""
+    """The frame's rows, evaluated once and kept on the executors, and their count."""
     from pyspark.sql import Observation, functions
 
     if is_connect(frame.sparkSession):
-        # There a checkpoint tells nothing of what was observed.
+        # Connect does not return observed metrics of a checkpoint.
         made = frame.localCheckpoint()
         return made, int(made.count())
     observation = Observation()
@@ -176,38 +176,38 @@ def materialised(frame: Frame) -> tuple[Frame, int]:
     return made, int(observation.get.get("rows") or 0)
 
 
-# What is made once for a session
+# Objects cached per session
 
-_MOST_REMEMBERED = 128
-_remembered: weakref.WeakKeyDictionary[Session, dict[object, Any]] = weakref.WeakKeyDictionary()
+_MAX_CACHED = 128
+_cached: weakref.WeakKeyDictionary[Session, dict[object, Any]] = weakref.WeakKeyDictionary()
 
 
-def remembered(session: Session, key: object, make: Callable[[], T]) -> T:
-    """Columns are expressions that belong to no frame; each call of PySpark that makes one is a call to the JVM."""
-    known = _remembered.setdefault(session, {})
+def cached(session: Session, key: object, make: Callable[[], T]) -> T:
+    """Cache Columns, which are expressions independent of a frame; creating one is a call to the JVM."""
+    known = _cached.setdefault(session, {})
     found: T | None = known.get(key)
     if found is None:
         found = make()
-        if len(known) >= _MOST_REMEMBERED:
+        if len(known) >= _MAX_CACHED:
             known.clear()
         known[key] = found
     return found
 
 
-# What PySpark does with every column
+# PySpark's recording of source lines
 
 _lock = threading.Lock()
 _ORIGINS = "_enable_debugging_cache"
 _origins: list[Any] = []
-"""What the switch was for each block that is open; the first of them found what the user wants."""
+"""The value of the switch when each open block began; the first is the user's."""
 
 
 @contextlib.contextmanager
-def without_origins() -> Iterator[None]:
-    """PySpark notes the line of the caller with every column that is made, by five calls to the JVM, for its messages.
-    Lines of ours would tell nobody anything, and hundreds of columns are made for a write.
+def without_column_origins() -> Iterator[None]:
+    """Turn off PySpark's recording of the caller's source line for every column, which takes five calls to the JVM.
 
-    The switch is the whole process's: what another thread makes meanwhile goes without its line, too.
+    A write makes hundreds of columns, and Frazil's source lines do not help users. The switch is global: columns that
+    another thread makes concurrently have no source line either.
     """
     module: Any = sys.modules.get("pyspark.errors.utils")
     if not hasattr(module, _ORIGINS):
@@ -228,33 +228,33 @@ def without_origins() -> Iterator[None]:
 
 # Settings that a write needs while it runs
 
-_held: dict[tuple[int, str], tuple[int, str | None]] = {}
+_settings_in_use: dict[tuple[int, str], tuple[int, str | None]] = {}
 
 
 @contextlib.contextmanager
-def held(session: Session, settings: Mapping[str, str]) -> Iterator[None]:
-    """Settings for the time of a block. Blocks of several threads overlap: the last one out restores what was there.
+def with_settings(session: Session, settings: Mapping[str, str]) -> Iterator[None]:
+    """Settings during a block. Blocks of several threads may overlap: the last one restores the original values.
 
-    What they decide is asserted on the written files all the same: another thread of the user may set them, too.
+    The written files are verified nevertheless, as another thread of the user may change the same settings.
     """
     with _lock:
         for name, value in settings.items():
-            count, before = _held.get(_key(session, name), (0, None))
+            count, before = _settings_in_use.get(_key(session, name), (0, None))
             if count == 0:
                 before = session.conf.get(name, None)
-            _held[_key(session, name)] = (count + 1, before)
+            _settings_in_use[_key(session, name)] = (count + 1, before)
             session.conf.set(name, value)
     try:
         yield
     finally:
         with _lock:
             for name in settings:
-                count, before = _held[_key(session, name)]
+                count, before = _settings_in_use[_key(session, name)]
                 if count > 1:
-                    _held[_key(session, name)] = (count - 1, before)
+                    _settings_in_use[_key(session, name)] = (count - 1, before)
                     continue
-                del _held[_key(session, name)]
-                # The session may be gone by now, and with it what there was to restore.
+                del _settings_in_use[_key(session, name)]
+                # The session may have been stopped.
                 with contextlib.suppress(Exception):
                     session.conf.unset(name) if before is None else session.conf.set(name, before)
 
@@ -265,17 +265,17 @@ def _key(session: Session, name: str) -> tuple[int, str]:
 
 # Errors of Spark jobs
 
-_SAID = re.compile(r"frazil\[(.*?)\]frazil", re.DOTALL)
+_MARKED_ERROR = re.compile(r"frazil\[(.*?)\]frazil", re.DOTALL)
 
 
-def said(text: str) -> str:
-    """A sentence of ours to be raised inside a Spark job, so that it is recognised when the job fails with it."""
+def marked_error(text: str) -> str:
+    """A message to raise inside a Spark job, marked so that ``translated`` recognises it."""
     return f"frazil[{text}]frazil"
 
 
 @contextlib.contextmanager
 def translated(what: str) -> Iterator[None]:
-    """Spark's errors as ours: a sentence, and Spark's first line as evidence."""
+    """Raise Spark's errors as Frazil's, with the first line of Spark's message as evidence."""
     from pyspark.errors import AnalysisException, PySparkException
 
     try:
@@ -283,7 +283,7 @@ def translated(what: str) -> Iterator[None]:
     except AnalysisException as error:
         raise InvalidInput(f"Spark cannot run the {what}", evidence=_first_line(error)) from error
     except PySparkException as error:
-        ours = _SAID.search(str(error))
+        ours = _MARKED_ERROR.search(str(error))
         if ours is not None:
             raise SchemaMismatch(ours[1]) from error
         raise SparkFailed(

@@ -1,12 +1,11 @@
-"""The second door for Spark: ``spark.read.format("frazil")`` and ``df.write.format("frazil")``, batch and streaming.
+"""The Spark data source: ``spark.read.format("frazil")`` and ``df.write.format("frazil")``, batch and streaming.
 
     options ─▶ table ─▶ scan ─▶ partitions (files) ─▶ Arrow batches on executors
     rows on executors ─▶ files ─▶ one message a task ─▶ one commit on the driver
 
-It is Spark's Python Data Source API (4.0 and later). Files are read and written by the Arrow engine, the very same code
-as without Spark, inside Python workers: they need Frazil installed. The first door, ``scan().to_spark()`` and the
-verbs, does not, and leaves rows to Spark's own Parquet reader and writer. This module is imported only once somebody
-asks for the door, as its classes have PySpark's as bases.
+It uses Spark's Python Data Source API (4.0 and later). The Arrow engine reads and writes files inside Python workers,
+which need Frazil installed. ``scan().to_spark()`` and the verbs need no such install and use Spark's own Parquet reader
+and writer. This module is imported on demand, as its classes derive from PySpark's.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ from pyiceberg.types import UUIDType
 from pyspark.sql import datasource
 
 from frazil.commit.operations import Kind, Read, RowCounts, Write
-from frazil.dml.delete import take_out_matching
-from frazil.dml.draft import Draft
+from frazil.dml.delete import delete_matching
 from frazil.dml.overwrite import matching_rows
 from frazil.dml.view import COPY_ON_WRITE, Settings, View
+from frazil.dml.write_builder import WriteBuilder
 from frazil.errors import InvalidInput, Unsupported
 from frazil.expr import Filter, parse_filter
 from frazil.format.metadata import MAIN, TableMetadata
@@ -39,7 +38,7 @@ from frazil.format.storage import Storage
 from frazil.model import DataFile
 from frazil.on_spark.session import Session, checked
 from frazil.on_spark.types import spark_schema
-from frazil.read.arrow import Reading, read_task
+from frazil.read.arrow import ReadContext, read_task
 from frazil.read.changes import Step, difference, find_snapshot, steps_between
 from frazil.read.plan import FileTask, plan
 from frazil.read.scan import resolve_snapshot, select_columns
@@ -48,7 +47,7 @@ from frazil.stage.arrow import stage
 
 FORMAT = "frazil"
 Table = Any
-"""A frazil.Table, which stands above this module."""
+"""A frazil.Table, which this lower layer must not import."""
 OpenTable = Callable[[Mapping[str, str]], Table]
 CONNECTION = ("lake", "path", "warehouse", "name", "token")
 PROPERTY = "property."
@@ -57,15 +56,15 @@ _WRITE = ("where", "branch", "commit_id", "isolation")
 _STREAM = ("since", "columns", "skip_deletes", "skip_overwrites", "max_files", "max_rows")
 _PARTITION_BYTES = 64 << 20
 _OPENING_COSTS = 4 << 20
-"""To open a file costs as much as to read this many bytes of it."""
+"""Opening a file costs as much as reading this many bytes."""
 _ROWS_AT_ONCE = 10_000
 arrow: Any = pa
 api: Any = datasource
 
 
 def register(spark: Session, open_table: OpenTable) -> None:
-    """Make the format known to a session."""
-    # A class of its own, as a class is all that Spark takes: the function goes along when it is pickled.
+    """Register the format with a session."""
+    # A new class for each call, as Spark takes only a class: the function is pickled with it.
     made = type("FrazilSource", (TableSource,), {"open_table": staticmethod(open_table)})
     checked(spark).dataSource.register(made)
 
@@ -79,14 +78,14 @@ class TableSource(api.DataSource):  # type: ignore[misc]
         super().__init__(options)
         # Keys are not case-sensitive, and come in lower case.
         self._given = {key.lower(): value for key, value in options.items()}
-        self._pinned: _Pin | None = None
+        self._pinned: _PinnedRead | None = None
 
     @classmethod
     def name(cls) -> str:
         return FORMAT
 
     def schema(self) -> Any:
-        """Spark asks for it when the DataFrame is made, and that is when its snapshot is pinned."""
+        """Spark calls this when the DataFrame is made, which pins its snapshot."""
         self._check_options((*_READ, *_STREAM))
         with self._opened() as table:
             self._pinned = _pin(table._metadata(), self._given)
@@ -98,35 +97,37 @@ class TableSource(api.DataSource):  # type: ignore[misc]
         with self._opened() as table:
             metadata = table._metadata()
             pin = self._pinned or _pin(metadata, self._given)
-            return kind(metadata, pin, _shape(schema, pin), table._storage, self._given.get("where"))
+            return kind(metadata, pin, _batch_schema(schema, pin), table._storage, self._given.get("where"))
 
     def streamReader(self, schema: Any) -> _StreamReader:  # noqa: N802 - Spark's name
         self._check_options(_STREAM)
         with self._opened() as table:
             pin = self._pinned or _pin(table._metadata(), self._given)
             options = _StreamOptions.of(self._given)
-            return _StreamReader(_Later(table), table._storage, pin, _shape(schema, pin), options)
+            return _StreamReader(_DriverTable(table), table._storage, pin, _batch_schema(schema, pin), options)
 
     def writer(self, schema: Any, overwrite: bool) -> _Writer:  # noqa: ARG002 - rows say which columns they have
         self._check_options(_WRITE)
         where = self._given.get("where")
         if where is not None and not overwrite:
-            raise InvalidInput("where is for mode('overwrite'): which rows go", advice="Leave it out to append")
+            raise InvalidInput(
+                "where needs mode('overwrite'): it selects the rows to replace", advice="Leave it out to append"
+            )
         branch = self._given.get("branch", MAIN)
         with self._opened() as table:
-            # Refused now, before a row is written.
+            # Fail before a row is written.
             table._lake.check_writable()
             metadata = table._metadata()
             job = _Job(
                 table=table.name,
-                metadata=_slim(metadata, branch),
+                metadata=_without_history(metadata, branch),
                 storage=table._storage,
                 branch=branch,
                 overwritten=parse_filter(where, metadata.schema()) if overwrite else None,
                 commit_id=self._given.get("commit_id") or str(SYSTEM.new_uuid()),
                 isolation=self._given.get("isolation"),
             )
-            return _Writer(_Later(table), job)
+            return _Writer(_DriverTable(table), job)
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[Table]:
@@ -142,8 +143,8 @@ class TableSource(api.DataSource):  # type: ignore[misc]
                 )
 
 
-class _Later:
-    """A table that is opened on the driver only, though it travels to workers with everything else."""
+class _DriverTable:
+    """A table that is pickled for workers but opened on the driver only."""
 
     def __init__(self, table: Table) -> None:
         self._pickled = pickle.dumps(table)
@@ -156,16 +157,16 @@ class _Later:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Pin:
-    """What a DataFrame shows, whenever it is run."""
+class _PinnedRead:
+    """The snapshot and columns that a DataFrame reads, whenever it runs."""
 
     snapshot_id: int | None
     columns: Schema
-    """Those wanted, in the order wanted."""
+    """The requested columns, in the requested order."""
     filtered_with: Schema
 
 
-def _pin(metadata: TableMetadata, options: Mapping[str, str]) -> _Pin:
+def _pin(metadata: TableMetadata, options: Mapping[str, str]) -> _PinnedRead:
     snapshot, schema = resolve_snapshot(
         metadata,
         snapshot=_number(options, "snapshot"),
@@ -177,10 +178,10 @@ def _pin(metadata: TableMetadata, options: Mapping[str, str]) -> _Pin:
     for field in columns.fields:
         if not isinstance(field.field_type, UUIDType) and "uuid" in str(field.field_type):
             raise Unsupported(
-                f"The column {field.name!r} has a uuid inside, which this door cannot read",
+                f'The column {field.name!r} contains a uuid, which format("frazil") cannot read',
                 advice="Use scan().to_spark(), or leave the column out with the option columns",
             )
-    return _Pin(None if snapshot is None else snapshot.snapshot_id, columns, schema)
+    return _PinnedRead(None if snapshot is None else snapshot.snapshot_id, columns, schema)
 
 
 _ARROW: dict[str, Any] = {
@@ -197,8 +198,8 @@ _ARROW: dict[str, Any] = {
 }
 
 
-def _shape(schema: Any, pin: _Pin) -> pa.Schema:
-    """What batches must look like for the schema that Spark has, which is the table's but for what may be null.
+def _batch_schema(schema: Any, pin: _PinnedRead) -> pa.Schema:
+    """The Arrow schema of batches for Spark's schema, which may differ from the table's in nullability only.
 
     Later releases of Spark refuse batches with any other shape, and PySpark's own function for it is not public: its
     arguments change.
@@ -232,7 +233,7 @@ def _arrow_field(name: str, kind: Any, nullable: bool) -> Any:
 
 
 class _Files(api.InputPartition):  # type: ignore[misc]
-    """Files for one task, and all it takes to read them."""
+    """The files of one task, and the metadata to read them."""
 
     def __init__(self, tasks: Sequence[FileTask], metadata: TableMetadata) -> None:
         super().__init__(None)
@@ -255,9 +256,9 @@ def _partitions(tasks: Sequence[FileTask], metadata: TableMetadata) -> list[_Fil
 
 
 def _read(files: _Files, columns: Schema, shape: pa.Schema, storage: Storage) -> Iterator[pa.RecordBatch]:
-    reading = Reading.of(storage, files.metadata, columns)
+    context = ReadContext.of(storage, files.metadata, columns)
     for task in files.tasks:
-        for batch in read_task(task, reading):
+        for batch in read_task(task, context):
             arrays = [_for_spark(column, kind) for column, kind in zip(batch.columns, shape.types, strict=True)]
             yield arrow.RecordBatch.from_arrays(arrays, schema=shape)
 
@@ -273,16 +274,17 @@ class _Reader(api.DataSourceReader):  # type: ignore[misc]
     """Planned on the driver, read by workers."""
 
     def __init__(
-        self, metadata: TableMetadata, pin: _Pin, shape: pa.Schema, storage: Storage, where: str | None
+        self, metadata: TableMetadata, pin: _PinnedRead, shape: pa.Schema, storage: Storage, where: str | None
     ) -> None:
         self._pin = pin
-        self._shape = shape
+        self._batch_schema = shape
         self._storage = storage
         self._where = where
-        self._metadata = _slim(metadata, None, pin.snapshot_id)
+        self._metadata = _without_history(metadata, None, pin.snapshot_id)
         if pin.snapshot_id is not None and self._metadata.snapshot(pin.snapshot_id) is None:
             raise InvalidInput(
-                f"The snapshot {pin.snapshot_id} has expired since the DataFrame was made", advice="Make it again"
+                f"The snapshot {pin.snapshot_id} has expired since the DataFrame was made",
+                advice="Create the DataFrame again",
             )
 
     def partitions(self) -> list[_Files]:
@@ -290,14 +292,14 @@ class _Reader(api.DataSourceReader):  # type: ignore[misc]
         snapshot = None if pin.snapshot_id is None else metadata.snapshot(pin.snapshot_id)
         condition = parse_filter(self._where, pin.filtered_with)
         tasks = plan(metadata, snapshot, condition, self._storage).tasks
-        return _partitions(tasks, _slim(metadata, None))
+        return _partitions(tasks, _without_history(metadata, None))
 
     def read(self, partition: _Files) -> Iterator[pa.RecordBatch]:
-        return _read(partition, self._pin.columns, self._shape, self._storage)
+        return _read(partition, self._pin.columns, self._batch_schema, self._storage)
 
 
 class _PushingReader(_Reader):
-    """Also prunes files by Spark's own filters. Spark tests rows with them again, so that they decide nothing else."""
+    """Also prunes files by Spark's filters. Spark applies them to the rows again."""
 
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:  # noqa: N802 - Spark's name
         texts = [f"({self._where})"] if self._where is not None else []
@@ -316,7 +318,7 @@ _COMPARISONS = {
 
 
 def _sql(given: Any, schema: Schema) -> str | None:
-    """Spark's filter as SQL; None: it is left to Spark."""
+    """Spark's filter as SQL; None: only Spark applies it."""
     kind = type(given).__name__
     if len(getattr(given, "attribute", ())) != 1 or "`" in given.attribute[0]:
         return None
@@ -380,23 +382,25 @@ class _StreamOptions:
 
 class _StreamReader(api.DataSourceStreamReader):  # type: ignore[misc]
     """Offsets are snapshots: {"snapshot": id}, or null before the first one. A batch has the rows that the snapshots
-    after its start, up to its end, appended. Snapshots do not change, so a batch that is run again has the same rows.
+    after its start, up to its end, appended. Snapshots are immutable, so a repeated batch has the same rows.
     """
 
-    def __init__(self, table: _Later, storage: Storage, pin: _Pin, shape: pa.Schema, options: _StreamOptions) -> None:
-        self._later = table
+    def __init__(
+        self, table: _DriverTable, storage: Storage, pin: _PinnedRead, shape: pa.Schema, options: _StreamOptions
+    ) -> None:
+        self._driver_table = table
         self._open: Table = None
         self._columns = pin.columns
-        self._shape = shape
+        self._batch_schema = shape
         self._storage = storage
         self._options = options
         self._last: int | None = None
-        """Where the last batch ended, as far as this process has been told."""
+        """The end of the last batch, if this process has seen it."""
         self._knows_last = False
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         since = find_snapshot(self._table._metadata(), self._options.since)
-        return self._came_to(None if since is None else since.snapshot_id)
+        return self._set_position(None if since is None else since.snapshot_id)
 
     def latestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         metadata = self._table._metadata()
@@ -404,17 +408,17 @@ class _StreamReader(api.DataSourceStreamReader):  # type: ignore[misc]
         if head is None or not self._options.is_limited:
             return _offset(None if head is None else head.snapshot_id)
         if not self._knows_last:
-            # Spark asks for the latest offset first, and then for the initial one; after a restart it has told by now.
+            # Spark requests the latest offset before the initial one; after a restart the last offset is known by now.
             self.initialOffset()
         steps = steps_between(metadata, find_snapshot(metadata, self._last), head)
-        taken = list(self._affordable(steps))
-        # All of them: then also those after the last one, which moved rows only.
+        taken = list(self._within_limits(steps))
+        # With all steps read, the head itself: snapshots after the last step only rewrote files.
         end = head.snapshot_id if len(taken) == len(steps) else taken[-1].snapshot.snapshot_id
         return _offset(end)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[_Files]:
-        # On a restart Spark asks for the rows between the last offset and itself: this is how one learns of it.
-        self._came_to(end["snapshot"])
+        # On a restart Spark requests the range from the last offset to itself, which reveals the last offset.
+        self._set_position(end["snapshot"])
         if start == end:
             return []
         metadata = self._table._metadata()
@@ -423,10 +427,10 @@ class _StreamReader(api.DataSourceStreamReader):  # type: ignore[misc]
         for step in steps_between(metadata, first, last):
             if self._is_read(step):
                 tasks += difference(self._storage, metadata, step).added
-        return _partitions(tasks, _slim(metadata, None)) if tasks else []
+        return _partitions(tasks, _without_history(metadata, None)) if tasks else []
 
     def read(self, partition: _Files) -> Iterator[pa.RecordBatch]:
-        return _read(partition, self._columns, self._shape, self._storage)
+        return _read(partition, self._columns, self._batch_schema, self._storage)
 
     def stop(self) -> None:
         if self._open is not None:
@@ -435,18 +439,18 @@ class _StreamReader(api.DataSourceStreamReader):  # type: ignore[misc]
     @property
     def _table(self) -> Table:
         if self._open is None:
-            self._open = self._later.open()
+            self._open = self._driver_table.open()
         return self._open
 
-    def _came_to(self, snapshot_id: int | None) -> dict[str, Any]:
+    def _set_position(self, snapshot_id: int | None) -> dict[str, Any]:
         self._last, self._knows_last = snapshot_id, True
         return _offset(snapshot_id)
 
-    def _affordable(self, steps: Sequence[Step]) -> Iterator[Step]:
+    def _within_limits(self, steps: Sequence[Step]) -> Iterator[Step]:
         """As many whole snapshots as the limits allow, and one at least."""
         files = rows = 0
         for at, step in enumerate(steps):
-            # The first snapshot of all counts whole; its totals are what it added if it began with nothing.
+            # The first snapshot counts as a whole, so its totals are what it added.
             keys = (
                 ("total-data-files", "total-records") if step.parent is None else ("added-data-files", "added-records")
             )
@@ -458,7 +462,7 @@ class _StreamReader(api.DataSourceStreamReader):  # type: ignore[misc]
             yield step
 
     def _is_read(self, step: Step) -> bool:
-        """Raises InvalidInput at a snapshot that did more than append, unless such are to be left out."""
+        """Whether to read the step. Raises InvalidInput for one that is not an append, unless an option skips it."""
         operation = step.snapshot.operation
         if step.parent is None or operation == "append":
             return True
@@ -466,9 +470,9 @@ class _StreamReader(api.DataSourceStreamReader):  # type: ignore[misc]
         if getattr(self._options, option):
             return False
         raise InvalidInput(
-            f"Snapshot {step.snapshot.snapshot_id} of {self._table.name} is of the kind {operation!r}: it took rows "
-            "out, and a stream of appended rows cannot say so",
-            advice=f"Read on with {option}=True, which leaves out what such snapshots did, or use table.changes()",
+            f"Snapshot {step.snapshot.snapshot_id} of {self._table.name} is {operation!r}, not an append: a stream of "
+            "appended rows cannot show rows that were removed",
+            advice=f"Set {option}=True to skip such snapshots, or use table.changes()",
         )
 
 
@@ -486,15 +490,15 @@ def _count(step: Step, key: str) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Job:
-    """One write, as workers and driver know it."""
+    """One write, as sent to workers."""
 
     table: str
     metadata: TableMetadata
-    """The table when the write began: what its files are made for, and what its commit is based on."""
+    """The table when the write began, which its files are written for and its commit is based on."""
     storage: Storage
     branch: str
     overwritten: Filter | None
-    """The rows to replace; None: rows only come."""
+    """The rows to replace; None: append."""
     commit_id: str
     isolation: str | None
 
@@ -509,10 +513,10 @@ class _Written(api.WriterCommitMessage):  # type: ignore[misc]
 
 
 class _Writer(getattr(api, "DataSourceArrowWriter", api.DataSourceWriter)):  # type: ignore[misc]
-    """Workers write files, and the driver commits them once. Spark 4.0 gives rows, later ones Arrow batches."""
+    """Workers write files, and the driver commits them once. Spark 4.0 passes rows, later versions Arrow batches."""
 
-    def __init__(self, table: _Later, job: _Job) -> None:
-        self._later = table
+    def __init__(self, table: _DriverTable, job: _Job) -> None:
+        self._driver_table = table
         self._job = job
 
     def write(self, iterator: Iterator[Any]) -> _Written:
@@ -534,19 +538,20 @@ class _Writer(getattr(api, "DataSourceArrowWriter", api.DataSourceWriter)):  # t
         given = {"branch": job.branch, "commit_id": job.commit_id, "isolation": job.isolation, "engine": "arrow"}
         call: Any = None
         try:
-            table = self._later.open()
+            table = self._driver_table.open()
             call = table._begin(verb, given, parameters)
         finally:
             if call is None or call.found is not None:
-                # Refused, or it has landed before, with files of its own.
+                # The call was refused, or an earlier attempt has committed other files.
                 job.storage.delete([file.file_path for file in files])
         if call.found is None:
-            # Based on what the table was when the write began, not on what it is now.
+            # Based on the table when the write began, not on the current head.
             table._run(call.on(job.metadata), lambda _view, settings: _write(files, job, settings))
 
     def abort(self, messages: list[_Written | None]) -> None:
-        """Spark calls it when a task failed, and when ``commit`` did: that one has seen to its files already, and must
-        be believed, as it may have landed without anybody having heard of it.
+        """Spark calls this when a task or ``commit`` has failed.
+
+        A failed ``commit`` has cleaned up already, and its files must stay if its outcome is unknown.
         """
         if any(message is None for message in messages):
             files = [file.file_path for message in messages if message is not None for file in message.files]
@@ -556,14 +561,14 @@ class _Writer(getattr(api, "DataSourceArrowWriter", api.DataSourceWriter)):  # t
 def _write(files: Sequence[DataFile], job: _Job, settings: Settings) -> Write:
     view = job.view
     rows = sum(file.record_count for file in files)
-    with Draft(view, settings) as draft:
-        draft.adopt_rows(files)
+    with WriteBuilder(view, settings) as builder:
+        builder.adopt_rows(files)
         if job.overwritten is None:
-            return draft.finished(Kind.APPEND, RowCounts(inserted=rows))
+            return builder.build(Kind.APPEND, RowCounts(inserted=rows))
         where = view.bound(job.overwritten)
-        deleted = take_out_matching(draft, where, COPY_ON_WRITE)
+        deleted = delete_matching(builder, where, COPY_ON_WRITE)
         counts = RowCounts(inserted=rows, deleted=deleted)
-        return draft.finished(Kind.OVERWRITE, counts, reads=(Read(where),), asked=where)
+        return builder.build(Kind.OVERWRITE, counts, reads=(Read(where),), asked=where)
 
 
 def _batches(given: Iterator[Any]) -> Iterator[pa.RecordBatch]:
@@ -578,14 +583,14 @@ def _batches(given: Iterator[Any]) -> Iterator[pa.RecordBatch]:
         yield arrow.RecordBatch.from_pylist(rows)
 
 
-# What both need
+# Shared by reading and writing
 
 
 _HISTORY = ("snapshots", "snapshot-log", "metadata-log", "statistics", "partition-statistics", "refs")
 
 
-def _slim(metadata: TableMetadata, branch: str | None, *snapshot_ids: int | None) -> TableMetadata:
-    """The metadata without its history, which may be long and is pickled for every task: a branch's head, and these."""
+def _without_history(metadata: TableMetadata, branch: str | None, *snapshot_ids: int | None) -> TableMetadata:
+    """The metadata with a branch's head and these snapshots only, as every task pickles it and histories are long."""
     raw = {key: value for key, value in metadata.raw.items() if key not in _HISTORY}
     refs = {branch: metadata.refs[branch]} if branch is not None and branch in metadata.refs else {}
     wanted = {*snapshot_ids, *(int(each["snapshot-id"]) for each in refs.values())}

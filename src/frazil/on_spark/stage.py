@@ -4,8 +4,8 @@
  frame ─▶ conform ─▶ + partition as text ─▶ distribute, sort ─┬─▶ Spark's writer ─▶ listing, footers ────┬─▶ DataFile
                                                               └─▶ Arrow on executors ─▶ files as rows ───┘
 ```
-Spark's own writer is the faster one. It is not asked where it cannot write what Iceberg wants (ids inside lists, uuid),
-where its committer is unknown (rule P33), and on object stores, where it would rename, which copies.
+Spark's own writer is faster. It is not used where it cannot write what Iceberg requires (ids inside lists, uuid), where
+its committer is unknown (rule P33), and on object stores, where renames are copies.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ from frazil.on_spark import executor
 from frazil.on_spark.columns import condition
 from frazil.on_spark.connector import check_reachable
 from frazil.on_spark.fitting import fitted_columns
-from frazil.on_spark.placing import s3_options, shipped
-from frazil.on_spark.session import Frame, Session, held, remembered, session_of, setting, translated
+from frazil.on_spark.placing import by_value, s3_options
+from frazil.on_spark.session import Frame, Session, cached, session_of, setting, translated, with_settings
 from frazil.on_spark.transforms import decode_partition, transformed, with_partition
 from frazil.on_spark.types import FIELD_ID, needs_arrow_writer, spark_type
 from frazil.runtime import SYSTEM, Runtime
-from frazil.stage.arrow import Layout, StagedFiles, data_file, file_schema, layout_for
+from frazil.stage.arrow import StagedFiles, WriteLayout, data_file, file_schema, layout_for
 from frazil.stage.deletes import key_schema
 
 SparkColumn = Any
@@ -76,13 +76,13 @@ _CLEANINGS = 5
 _LONGEST_SHOWN = 300
 _RENAMES_CHEAPLY = ("hdfs://", "viewfs://")
 
-# What decides over the files and has no write option of its own. The footers are looked at all the same.
+# Settings that affect the files and have no write option. The footers are checked nevertheless.
 _HELD = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.fieldId.write.enabled": "true",
     "spark.sql.parquet.writeLegacyFormat": "false",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
-    # No such timestamps are written; files would say that they might be.
+    # INT96 is never written, but other values would add a marker to the footer.
     "spark.sql.parquet.int96RebaseModeInWrite": "CORRECTED",
 }
 _COMMITTERS = {
@@ -93,17 +93,17 @@ _COMMITTERS = {
     "spark.sql.sources.outputCommitterClass": "",
 }
 _COMMIT = {
-    # Files of a task come into being when the job commits, not when the task does (rule P33).
+    # Files become visible when the job commits, not when a task does (rule P33).
     "mapreduce.fileoutputcommitter.algorithm.version": "1",
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "true",
 }
 _CODECS = {"zstd": "zstd", "snappy": "snappy", "gzip": "gzip", "lz4": "lz4_raw", "none": "uncompressed"}
 _SHOWS_NAN = re.compile(r"parquet-mr version 1\.1[0-7]\.")
-"""Writers for which a chunk with a NaN in it has NaN for its upper bound, or none: any other bound proves that it has
-none. Of later ones nobody knows yet.
+"""Writers whose chunks with a NaN have the upper bound NaN or none: any other bound proves that there is no NaN. Later
+versions are untested.
 """
 _NULLS_OBSERVED = (StructType, StringType, BinaryType)
-"""Nulls in required columns of these are counted on the way: no footer tells of structs, nor where values are long."""
+"""Nulls in required columns of these types are counted by Spark: footers lack structs, and long values."""
 _LEGACY = frozenset({b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96"})
 
 
@@ -144,8 +144,10 @@ def stage_keys(
     storage: Storage,
     runtime: Runtime = SYSTEM,
 ) -> tuple[DataFile, ...]:
-    """Take out every older row with one of these keys: equality delete files under an unpartitioned spec, which reach
-    the whole table, or split by partition under a spec whose source columns all belong to the key (rule P21).
+    """Write equality delete files for every older row with one of these keys (rule P21).
+
+    They apply to the whole table under an unpartitioned spec, or are split by partition under a spec whose source
+    columns all belong to the key.
 
     The frame has the columns of the key, a field inside a struct as the struct with only that field in it.
     """
@@ -163,7 +165,7 @@ class _Job:
     """One write of one frame."""
 
     spark: Session
-    layout: Layout
+    layout: WriteLayout
     metadata: TableMetadata
     storage: Storage
     runtime: Runtime
@@ -203,7 +205,7 @@ class _Job:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _File:
-    """One written file as its writer tells of it."""
+    """One written file, as reported by its writer."""
 
     path: str
     partition: str
@@ -219,7 +221,7 @@ def _staged(frame: Frame, job: _Job, where: Filter | None) -> tuple[DataFile, ..
     metrics = _metrics(job, where)
     observation = Observation()
     ready = _distributed(_physical(frame, job), job)
-    # Above the shuffle, whose tasks may run twice, and below the sort, of which the writer asks what it sorts by.
+    # After the shuffle, whose tasks may run twice, and before the sort, whose order the writer must see.
     ready = _sorted(ready.observe(observation, *metrics.columns), job)
     with _new_folder(job) as folder:
         written = (_write_natively if job.native else _write_with_arrow)(ready, folder, job)
@@ -241,9 +243,9 @@ def _quoted(name: str) -> str:
 
 
 def _physical(frame: Frame, job: _Job) -> Frame:
-    """The columns as the files have them, and the row's partition as text."""
+    """The columns of the files, and the row's partition as a string."""
     key = ("physical", frame.schema, str(job.layout.schema), job.native)
-    names, columns = remembered(job.spark, key, lambda: _file_columns(frame, job))
+    names, columns = cached(job.spark, key, lambda: _file_columns(frame, job))
     made = frame.toDF(*names).select(*columns)
     if job.partitioned:
         made = with_partition(made, job.hidden, job.spec, job.layout.schema, job.at)
@@ -262,7 +264,7 @@ def _file_columns(frame: Frame, job: _Job) -> tuple[list[str], list[SparkColumn]
 
 
 def _nullable(kind: Any) -> Any:
-    """The type with nulls allowed everywhere: a cast does not take them away, the written files are asked for them."""
+    """The type with nulls allowed everywhere: a cast cannot forbid them, so the written files are checked."""
     from pyspark.sql import types
 
     match kind.typeName():
@@ -279,12 +281,12 @@ def _nullable(kind: Any) -> Any:
 
 
 def _distributed(frame: Frame, job: _Job) -> Frame:
-    """Rows of one partition to few tasks, as ``write.distribution-mode`` says."""
+    """Distribute rows as ``write.distribution-mode`` says, so that few tasks write one partition."""
     mode = job.metadata.properties.get(DISTRIBUTION, "hash" if job.partitioned else "none").lower()
     if mode not in _MODES:
         raise InvalidInput(f"{DISTRIBUTION} is {mode!r}", advice=f"Set it to one of {', '.join(_MODES)}")
     if job.keys:
-        # Every delete file costs every reader something: a few, whatever the frame's partitions.
+        # Delete files slow down every reader: write few, whatever the frame's partitioning.
         return frame.hint("rebalance", *([job.hidden] if job.partitioned else []))
     if mode == "range" and (keys := _sort_keys(job)):
         return frame.repartitionByRange(*keys)
@@ -300,7 +302,7 @@ def _sorted(frame: Frame, job: _Job) -> Frame:
 
 
 def _sort_keys(job: _Job) -> list[SparkColumn]:
-    """The partition first, so that a task has one file open at a time. Spark puts NaN above all numbers, too."""
+    """The partition first, so that a task has one file open at a time. Like Iceberg, Spark sorts NaN last."""
     from pyspark.sql import functions as F
 
     keys = [F.col(job.hidden).asc()] if job.partitioned else []
@@ -320,7 +322,7 @@ def _sort_keys(job: _Job) -> list[SparkColumn]:
     return keys
 
 
-# What is counted while the rows go by
+# Observed metrics
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -328,7 +330,7 @@ class _Metrics:
     columns: tuple[SparkColumn, ...]
     where: Filter | None
     nulls: Mapping[str, NestedField]
-    """Name of the count → required field whose nulls no footer tells."""
+    """Name of the metric → required field whose nulls footers do not show."""
     texts: Mapping[str, str]
 
     def check(self, found: Mapping[str, Any]) -> None:
@@ -337,7 +339,7 @@ class _Metrics:
             shown = text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + "…"
             raise InvalidInput(
                 f"A row does not match where={self.where.text!r}: {shown}",
-                advice="Leave such rows out, or widen where: what is written must be what is replaced",
+                advice="Remove such rows, or widen where: every new row must match it",
             )
         lines = [
             _null_line(name.partition(" ")[2], each, found[name])
@@ -402,23 +404,23 @@ def _raise_misfits(lines: Sequence[str]) -> None:
         raise SchemaMismatch("The rows do not fit the table:" + "".join(f"\n  - {line}" for line in lines))
 
 
-# Where files go
+# The folder of a write
 
 
 class _Folder:
-    """A fresh folder of one write. Only what is accepted stays in it."""
+    """A fresh folder for one write. Only accepted files remain in it."""
 
     def __init__(self, path: str, storage: Storage) -> None:
         self.path = path
         self._storage = storage
 
     def files(self) -> dict[str, int]:
-        """Size by path, in the form that the table's metadata has for the folder."""
+        """Size by path, with the folder spelled as in the table's metadata."""
         listed = local_path(self.path) if is_local(self.path) else self.path
         return {self.path + info.path[len(listed) :]: info.size for info in self._storage.list(self.path)}
 
     def accept(self, paths: Sequence[str]) -> None:
-        """Files of failed and repeated tasks go, with what Spark leaves beside the files; these become durable."""
+        """Make these files durable. Delete files of failed and repeated tasks, and Spark's marker files."""
         known = set(paths)
         self._storage.delete([path for path in self.files() if path not in known])
         self._storage.sync(paths)
@@ -427,7 +429,7 @@ class _Folder:
             _sync_folder(local_path(self.path))
 
     def remove(self, runtime: Runtime) -> None:
-        """Nothing stays. Other tasks of a failed job are being killed meanwhile, and may still write."""
+        """Remove everything, repeatedly: other tasks of a failed job may write until they are killed."""
         for _ in range(_CLEANINGS):
             with contextlib.suppress(Exception):
                 self._storage.delete(list(self.files()))
@@ -437,7 +439,7 @@ class _Folder:
             runtime.sleep(0.1)
 
     def _prune(self) -> None:
-        """Object stores have no folders to leave behind."""
+        """Remove empty local folders; object stores have none."""
         if is_local(self.path):
             for folder, _, _ in os.walk(local_path(self.path), topdown=False):
                 # Only empty ones can be removed.
@@ -455,7 +457,7 @@ def _sync_folder(folder: str) -> None:
 
 @contextlib.contextmanager
 def _new_folder(job: _Job) -> Iterator[_Folder]:
-    # Fresh randomness for each write (rule P13), at the place that the table's location provider chooses.
+    # A fresh random name for each write (rule P13), chosen by the table's location provider.
     path = job.layout.locations.new_data_location(job.runtime.new_hex(), None)
     check_reachable(job.spark, path, job.storage)
     if path.startswith("memory:"):
@@ -475,7 +477,7 @@ def _new_folder(job: _Job) -> Iterator[_Folder]:
 # Spark's own writer
 
 
-def _native_at_all(layout: Layout, spark: Session) -> bool:
+def _native_at_all(layout: WriteLayout, spark: Session) -> bool:
     location = layout.locations.data_path if hasattr(layout.locations, "data_path") else layout.locations.table_location
     writer = layout.settings.writer
     return (
@@ -491,14 +493,14 @@ def _write_natively(frame: Frame, folder: _Folder, job: _Job) -> list[_File]:
     writer = frame.write.mode("append").options(**_write_options(job))
     if job.partitioned:
         writer = writer.partitionBy(job.hidden)
-    # Not as for a reader, which takes patterns: here every character stands for itself.
+    # Unlike a reader's path, a writer's path is not a pattern.
     target = f"file://{local_path(folder.path)}" if is_local(folder.path) else folder.path
-    with held(job.spark, _HELD):
+    with with_settings(job.spark, _HELD):
         writer.parquet(target)
     found = folder.files()
     if f"{folder.path}/_SUCCESS" not in found:
         raise StorageError(
-            f"Spark's write to {folder.path} ended without a word that it is complete",
+            f"Spark's write to {folder.path} finished without the file _SUCCESS; nothing was committed",
             advice="See that the driver and the executors reach the same file system",
         )
     paths = {path: size for path, size in found.items() if _is_written(path[len(folder.path) + 1 :])}
@@ -537,7 +539,7 @@ def _write_options(job: _Job) -> dict[str, str]:
 
 
 def _row_bytes(job: _Job) -> float:
-    """What a row takes in a file: as in the table's files so far, or a guess."""
+    """The estimated size of a row: the table's average so far, or a guess by type."""
     head = None if job.keys else job.metadata.head_snapshot()
     if head is not None:
         rows, size = (head.summary.get(name, "") for name in ("total-records", "total-files-size"))
@@ -550,7 +552,7 @@ _EIGHT_BYTES = (LongType, DoubleType, TimeType, TimestampType, TimestamptzType)
 
 
 def _width(kind: IcebergType) -> float:
-    """Bytes of a value, compressed by half or so; texts and lists are anyone's guess."""
+    """The estimated bytes of a value, about half of them compressed away; strings and lists are guesses."""
     match kind:
         case StructType():
             return sum(_width(each.field_type) for each in kind.fields)
@@ -581,9 +583,9 @@ def _footers(paths: list[str], job: _Job) -> dict[str, Any]:
         with ThreadPoolExecutor(_READERS) as pool:
             return dict(zip(paths, pool.map(partial(_read_footer, job.storage), paths), strict=True))
     frame = job.spark.createDataFrame([(path,) for path in paths], "path string")
-    read = shipped(partial(executor.read_footers, s3_options(job.storage, paths[0])))
+    read = by_value(partial(executor.read_footers, s3_options(job.storage, paths[0])))
     found = frame.mapInArrow(read, executor.FOOTERS).collect()
-    return {row["path"]: pickle.loads(row["footer"]) for row in found}  # noqa: S301 - our own executors'
+    return {row["path"]: pickle.loads(row["footer"]) for row in found}  # noqa: S301 - pickled by Frazil's functions
 
 
 def _read_footer(storage: Storage, path: str) -> Any:
@@ -592,13 +594,13 @@ def _read_footer(storage: Storage, path: str) -> Any:
 
 
 def _check_types(path: str, footer: Any, job: _Job) -> None:
-    """Settings that decide over types and ids may be changed by another thread while Spark writes (rule P38)."""
+    """Another thread may change settings for types and ids while Spark writes (rule P38)."""
     legacy = _LEGACY & set(footer.metadata or {})
     found = footer.schema.to_arrow_schema()
     wrong = [] if legacy else list(_differences(found, job.layout.target, ""))
     if legacy or wrong or found.names != job.layout.target.names:
         raise StorageError(
-            f"Spark wrote {path} otherwise than it was asked to; nothing was committed",
+            f"The file {path} does not match the requested schema or encoding; nothing was committed",
             evidence="; ".join(wrong) or f"the file has the columns {found.names}, {sorted(legacy)}",
             advice=f"Let no other thread of this session change {', '.join(_HELD)} while rows are written",
         )
@@ -609,11 +611,11 @@ def _differences(found: Any, wanted: Any, path: str) -> Iterator[str]:
         name = f"{path}.{theirs.name}" if path else theirs.name
         ids = [(each.metadata or {}).get(b"PARQUET:field_id") for each in (mine, theirs)]
         if ids[0] != ids[1]:
-            yield f"{name!r} has the field id {ids[0]} and not {ids[1]}"
+            yield f"{name!r} has the field id {ids[0]} instead of {ids[1]}"
         if pa.types.is_struct(theirs.type) and pa.types.is_struct(mine.type):
             yield from _differences(mine.type, theirs.type, name)
         elif _plain(mine.type) != _plain(theirs.type):
-            yield f"{name!r} has the type {mine.type} and not {theirs.type}"
+            yield f"{name!r} has the type {mine.type} instead of {theirs.type}"
 
 
 def _plain(kind: Any) -> Any:
@@ -626,7 +628,7 @@ def _plain(kind: Any) -> Any:
 
 
 def _write_with_arrow(frame: Frame, folder: _Folder, job: _Job) -> list[_File]:
-    work = shipped(partial(executor.write_rows, _arrow_job(folder, job)))
+    work = by_value(partial(executor.write_rows, _arrow_job(folder, job)))
     rows = frame.mapInArrow(work, executor.WRITTEN).collect()
     return [_returned(row) for row in rows]
 
@@ -643,7 +645,7 @@ def _arrow_job(folder: _Folder, job: _Job) -> dict[str, Any]:
         "uuids": {each.field_id: each.path for each in layout.plan.uuids},
         "writer": dict(settings.writer),
         "row_group_rows": settings.row_group_rows,
-        # A file is looked at after each row group: several to a file keep it near its size.
+        # A file's size is checked after each row group, so a file of several row groups stays near its target.
         "flush_bytes": min(settings.row_group_bytes, max(1, settings.target_bytes // 4)),
         "target_bytes": settings.target_bytes,
         "suffix": "-deletes" if job.keys else "",
@@ -651,7 +653,7 @@ def _arrow_job(folder: _Folder, job: _Job) -> dict[str, Any]:
 
 
 def _relaxed(field: Any) -> Any:
-    """The field with nulls allowed at all levels, which says in its metadata where the table allows none."""
+    """The field with nulls allowed at all levels; its metadata has the original requirement."""
     required = {} if field.nullable else {b"required": b"true"}
     return arrow.field(field.name, _relaxed_type(field.type), metadata={**(field.metadata or {}), **required})
 
@@ -669,21 +671,21 @@ def _relaxed_type(kind: Any) -> Any:
 
 
 def _returned(row: Any) -> _File:
-    nans, signs, nulls = pickle.loads(row["observed"])  # noqa: S301 - our own executors'
+    nans, signs, nulls = pickle.loads(row["observed"])  # noqa: S301 - pickled by Frazil's functions
     observed = statistics.Observed(nans=nans, uuid_signs=signs)
     footer = pickle.loads(row["footer"])  # noqa: S301
     return _File(row["path"], row["partition"], row["size"], footer, observed, nulls)
 
 
-# Accepting
+# Checking the files
 
 
 def _check_rows(files: Sequence[_File], expected: int) -> None:
-    """Rows written are rows committed (rule P38)."""
+    """The files must hold exactly the rows that Spark processed (rule P38)."""
     written = sum(each.footer.num_rows for each in files)
     if written != expected:
         raise StorageError(
-            f"Spark counted {expected} rows on their way, and the files hold {written}; nothing was committed",
+            f"Spark processed {expected} rows, but the files it wrote hold {written}; nothing was committed",
             advice="See that the driver and the executors reach the same file system, then call again",
         )
 
@@ -694,7 +696,7 @@ def _leaf_nulls(footer: Any) -> dict[str, int]:
         for index in range(footer.num_columns):
             chunk = footer.row_group(group).column(index)
             known = chunk.statistics is not None and chunk.statistics.has_null_count
-            # Without a count every value may be null, and required columns are refused.
+            # Without a count every value may be null, and a required column is refused.
             found = chunk.statistics.null_count if known else chunk.num_values
             nulls[chunk.path_in_schema] = nulls.get(chunk.path_in_schema, 0) + found
     return nulls
@@ -726,28 +728,28 @@ def _described(file: _File, job: _Job) -> DataFile:
         return data_file(file.path, file.size, file.footer, file.observed, job.layout, partition)
     floats = {each.field_id for each in job.layout.plan.floats}
     uncertain = _with_nan(file.footer, job.layout.plan)
-    # How many there are, where there are any, nobody counted.
+    # The count is known only where it is zero.
     none = floats - uncertain if _SHOWS_NAN.match(file.footer.created_by or "") else ()
     observed = statistics.Observed(nans=dict.fromkeys(none, 0))
     made = data_file(file.path, file.size, file.footer, observed, job.layout, partition)
     lower = {each: bound for each, bound in made.lower_bounds.items() if each not in uncertain}
     upper = {each: bound for each, bound in made.upper_bounds.items() if each not in uncertain}
     for field_id in floats & lower.keys():
-        # Readers that tell -0.0 from 0.0 in bounds need not do so in rows.
+        # Some readers distinguish -0.0 from 0.0 in bounds but not in rows.
         lower[field_id] = _zero(lower[field_id], negative=True)
         upper[field_id] = _zero(upper[field_id], negative=False)
     return replace(made, lower_bounds=lower, upper_bounds=upper)
 
 
 def _zero(bound: bytes, *, negative: bool) -> bytes:
-    """The bound, with the sign given to it if it is a zero."""
+    """The bound; a zero gets the given sign."""
     if bound[:-1].strip(b"\x00") or bound[-1] not in (0x00, 0x80):
         return bound
     return bound[:-1] + (b"\x80" if negative else b"\x00")
 
 
 def _with_nan(footer: Any, plan: statistics.Plan) -> set[int]:
-    """Columns whose bounds in the footer are none: Java's writer takes NaN for the largest number, or has no bounds."""
+    """Columns with unreliable bounds: Java's writer treats NaN as the largest number, or writes no bounds."""
     floats = {each.field_id for each in plan.floats}
     found = set()
     for index in range(footer.num_columns):

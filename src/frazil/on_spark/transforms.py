@@ -1,4 +1,4 @@
-"""Partition transforms as Spark Columns, and a row's whole partition as one text (rule P32).
+"""Partition transforms as Spark Columns, and a row's partition encoded as one string (rule P32).
 
 Everything is exact integer arithmetic that no session setting changes: neither ANSI mode nor the time zone.
 """
@@ -52,7 +52,7 @@ from frazil.on_spark.session import Frame, is_connect
 SparkColumn = Any
 """A pyspark.sql.Column."""
 At = Callable[[int], SparkColumn]
-"""Where a field of the table is, by its id."""
+"""The column of a table's field, by its id."""
 
 _LONGEST = 200
 """A folder's name may have 255 bytes on most file systems."""
@@ -66,7 +66,7 @@ _INTEGERS = (IntegerType, LongType, DateType, TimeType, TimestampType, Timestamp
 
 
 def with_partition(frame: Frame, name: str, spec: PartitionSpec, schema: Schema, at: At) -> Frame:
-    """The frame with each row's partition as text in a last column."""
+    """The frame with each row's partition as a string in a new last column."""
     data = {
         field.source_id: at(field.source_id).cast("binary")
         for field in spec.fields
@@ -81,10 +81,10 @@ def with_partition(frame: Frame, name: str, spec: PartitionSpec, schema: Schema,
 def partition_column(
     spec: PartitionSpec, schema: Schema, at: At, hashes: Mapping[int, SparkColumn] | None = None
 ) -> SparkColumn:
-    """A row's partition as text: never null or empty, different for different partitions, safe as a folder's name.
+    """A row's partition as a string: never null or empty, unique per partition, safe as a folder name.
 
-    Only lower-case letters, digits, "-" and "_", so that file systems that ignore case keep partitions apart, too.
-    ``hashes``: those of texts and bytes by field, where they are columns already.
+    Only lower-case letters, digits, "-" and "_", as some file systems ignore case.
+    ``hashes``: those of strings and bytes by field, if they are columns already.
     """
     from pyspark.sql import functions as F
 
@@ -108,14 +108,14 @@ def partition_column(
         # Named once, the transforms are computed once.
         return F.coalesce(whole, F.lit(_HASHED))
     hashed = F.concat(F.lit(_HASHED), F.sha2(whole.cast("binary"), 256))
-    # Without the coalesce Spark takes the column for nullable and would look for empty texts to make nulls of.
+    # Without the coalesce Spark treats the column as nullable and checks for empty strings, which it turns into nulls.
     return F.coalesce(F.when(F.length(whole) > _LONGEST, hashed).otherwise(whole), F.lit(_HASHED))
 
 
 def decode_partition(text: str, spec: PartitionSpec, schema: Schema) -> tuple[Any, ...] | None:
-    """The partition that a text stands for, in Iceberg's internal form; None: the text is a hash of a long one.
+    """The partition that a string encodes, in Iceberg's internal form; None: the string is a hash of a long one.
 
-    Raises SchemaMismatch for a value that has no room in a partition.
+    Raises SchemaMismatch for a value out of the partition field's range.
     """
     if text.startswith(_HASHED):
         return None
@@ -149,7 +149,7 @@ def transformed(transform: AnyTransform, kind: PrimitiveType, column: SparkColum
 
             return F.lit(None).cast("int")
     raise Unsupported(
-        "The table is partitioned or sorted by a transform this version does not know", evidence=repr(transform)
+        "The table is partitioned or sorted by a transform that this version does not support", evidence=repr(transform)
     )
 
 
@@ -186,7 +186,7 @@ def _internal(kind: PrimitiveType, column: SparkColumn) -> SparkColumn:
 
 
 def _local_micros(column: SparkColumn) -> SparkColumn:
-    """Microseconds of a timestamp without zone. A cast to a timestamp with one would go through the session's zone."""
+    """Microseconds of a timestamp without a zone. A cast to one with a zone would use the session's zone."""
     from pyspark.sql import functions as F
 
     days = F.unix_date(column.cast("date")).cast("long")
@@ -196,7 +196,7 @@ def _local_micros(column: SparkColumn) -> SparkColumn:
 
 
 def _floor_div(column: SparkColumn, divisor: int) -> SparkColumn:
-    """Towards minus infinity, without the overflow that ``(x - pmod(x, d)) / d`` has at the lower end."""
+    """Division rounded down, without the overflow of ``(x - pmod(x, d)) / d`` near the minimum."""
     from pyspark.sql import functions as F
 
     by = F.lit(divisor).cast("long")
@@ -258,8 +258,8 @@ def _rotate_left(value: int, bits: int) -> int:
 
 
 def _hashes_to_zero() -> int:
-    """The int whose hash in Spark is 0. Spark's hash of several values starts each one with the last one's hash, so
-    that after this one it is the murmur3 with seed 0 of Iceberg's buckets.
+    """The int whose hash in Spark is 0. Spark seeds the hash of each value with the previous one's, so after this int
+    it computes Iceberg's murmur3 with seed 0.
     """
     # Zero stays zero when the final mix is undone; then the length, the round and the seed 42.
     mixed = ((4 - _STEP) * _inverse(5)) & _MASK
@@ -298,10 +298,10 @@ def _numbered(buckets: int, hashed: SparkColumn, value: SparkColumn) -> SparkCol
 
 
 def _filled(data: SparkColumn) -> tuple[SparkColumn, SparkColumn]:
-    """The hash of bytes that are filled up with zeros to blocks of four, and how many bytes that makes.
+    """The hash of bytes padded with zeros to blocks of four, and the padded length.
 
-    Spark agrees with murmur3 on blocks of four bytes and goes its own way with the rest. Filled up, all is right but
-    for the last step: that one is undone and done again.
+    Spark's murmur3 is standard for blocks of four bytes and differs for a remainder. With padding only the last steps
+    differ, and ``_repairs`` undoes and repeats them.
     """
     from pyspark.sql import functions as F
 
@@ -310,7 +310,7 @@ def _filled(data: SparkColumn) -> tuple[SparkColumn, SparkColumn]:
 
 
 def _repairs(data: SparkColumn) -> tuple[Callable[[SparkColumn], SparkColumn], ...]:
-    """What makes murmur3's hash of the one that is filled up, step by step, in 32 bits without sign."""
+    """The steps from the hash of padded bytes to murmur3's, in unsigned 32-bit arithmetic."""
     from pyspark.sql import functions as F
 
     rounded, length = _filled(data)[1].cast("long"), F.octet_length(data).cast("long")
@@ -325,7 +325,7 @@ def _repairs(data: SparkColumn) -> tuple[Callable[[SparkColumn], SparkColumn], .
         lambda each: each.bitwiseXOR(F.shiftright(each, 13)).bitwiseXOR(F.shiftright(each, 26)),
         lambda each: _times(each, _inverse(_MIX1)),
         mixed_down(16),
-        # The round's end undone: a rest is only mixed in.
+        # The end of the round undone: a remainder skips it.
         lambda each: (each.bitwiseXOR(rounded) + _long((1 << 32) - _STEP)).bitwiseAND(_long(_MASK)),
         lambda each: _times(each, _inverse(5)),
         lambda each: F.shiftright(each, 13).bitwiseOR(F.shiftleft(each.bitwiseAND(_long(0x1FFF)), 19)),
@@ -342,14 +342,14 @@ def _repairs(data: SparkColumn) -> tuple[Callable[[SparkColumn], SparkColumn], .
 
 
 def _with_hashes(frame: Frame, data: Mapping[int, SparkColumn]) -> tuple[Frame, dict[int, SparkColumn]]:
-    """The frame with helping columns, and of each field's bytes the hash.
+    """The frame with helper columns, and the hash of each field's bytes.
 
-    Each step needs its value several times. As a column of a projection of its own it is computed once, in compiled
-    code; inside one expression it would be bound to a name by a function of arrays, which Spark interprets row by row.
+    Each step uses its input several times. As a column of a separate projection the input is computed once, in compiled
+    code; within one expression it would need an array function, which Spark interprets row by row.
     """
     from pyspark.sql import functions as F
 
-    # Longer than every name there is.
+    # Longer than every column name.
     free = "__frazil_" + "_" * max(map(len, frame.columns))
     names = {field_id: (f"{free}filled{field_id}", f"{free}hash{field_id}") for field_id in data}
     frame = frame.withColumns({names[field_id][0]: _filled(each)[0] for field_id, each in data.items()})
@@ -378,12 +378,12 @@ def _hash_of_bytes(data: SparkColumn) -> SparkColumn:
     filled, steps = _filled(data)[0], _repairs(data)
     value = filled.cast("long").bitwiseAND(_long(_MASK))
     if is_connect(value):
-        # A message of Connect nests a hundred levels at most: one function chooses the step by its number.
+        # Connect limits nesting to 100 levels: one function selects the step by its number.
         numbers = F.array(*(F.lit(number) for number in range(len(steps))))
         value = F.aggregate(numbers, value, lambda each, number: _step(steps, each, number))
     else:
         for step in steps:
-            # Bound to a name, the expression grows by sums and not by products.
+            # A lambda variable makes the expression grow linearly, not exponentially.
             value = F.transform(F.array(value), step).getItem(0)
     return F.when(F.octet_length(data) % 4 == 0, filled).otherwise(value.cast("int"))
 
@@ -404,7 +404,7 @@ def _long(value: int) -> SparkColumn:
 
 
 def _times(column: SparkColumn, factor: int) -> SparkColumn:
-    """A product of 32 bits in halves, as the whole one would overflow 64, which ANSI mode refuses."""
+    """A 32-bit product in two halves, as the full product overflows 64 bits, an error in ANSI mode."""
     from pyspark.sql import functions as F
 
     low = column * _long(factor & 0xFFFF)
@@ -433,7 +433,7 @@ def _encoded(value: SparkColumn, kind: IcebergType) -> SparkColumn:
         case StringType() | BinaryType() | FixedType() | UUIDType():
             text = F.concat(F.lit(_BYTES), F.lower(F.hex(value.cast("binary"))))
         case FloatType() | DoubleType() | DecimalType():
-            # The text of a number is read back to the same number, however Spark writes it.
+            # Spark's string of a number parses back to the same number.
             text = F.concat(F.lit(_TEXT), F.lower(F.hex(value.cast("string").cast("binary"))))
         case _:
             text = F.concat(F.lit(_NUMBER), value.cast("string"))
@@ -475,6 +475,6 @@ def _decimal(text: str, kind: DecimalType, transform: AnyTransform) -> Decimal:
 
 def _no_room(transform: AnyTransform) -> SchemaMismatch:
     return SchemaMismatch(
-        f"Some values are so extreme that {transform} of them has no room in a partition",
+        f"Some values are too large or too small for a partition value of {transform}",
         advice="Leave out those rows, or partition the table by something else",
     )

@@ -1,4 +1,4 @@
-"""Spark's types for Iceberg's: what rows of a table have as a DataFrame.
+"""The Spark types of Iceberg's types, as in DataFrames of a table.
 
 Three of Iceberg's types have no counterpart in every Spark from 4.0 on: uuid is text (canonical, as Iceberg Java has
 it), fixed is binary, and time is a bigint of microseconds since midnight (Spark's own TIME came with 4.1).

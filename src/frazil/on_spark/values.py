@@ -47,7 +47,7 @@ from frazil.expr import (
     sql_type,
 )
 from frazil.on_spark.columns import At, SparkColumn, literal, value, without_zone
-from frazil.on_spark.session import Frame, said
+from frazil.on_spark.session import Frame, marked_error
 from frazil.on_spark.types import spark_type
 
 NewValue = Callable[[At], SparkColumn]
@@ -193,7 +193,7 @@ def _kept(
     from pyspark.sql import functions as F
 
     text = f"The column {shown!r} is {field.field_type}, and a value of {expression.text!r} does not fit"
-    return F.when(fits, stored).otherwise(F.raise_error(F.lit(said(text))).cast(spark_type(field.field_type)))
+    return F.when(fits, stored).otherwise(F.raise_error(F.lit(marked_error(text))).cast(spark_type(field.field_type)))
 
 
 def _required(column: SparkColumn, field: NestedField, shown: str) -> SparkColumn:
@@ -201,7 +201,7 @@ def _required(column: SparkColumn, field: NestedField, shown: str) -> SparkColum
         return column
     from pyspark.sql import functions as F
 
-    text = said(f"The column {shown!r} is required, and its new value is null in some row")
+    text = marked_error(f"The column {shown!r} is required, and its new value is null in some row")
     return F.coalesce(column, F.raise_error(F.lit(text)).cast(spark_type(field.field_type)))
 
 

@@ -1,4 +1,4 @@
-"""Reads the files of a plan as Arrow batches, a piece at a time, so memory does not grow with the table."""
+"""Reads the files of a plan as Arrow batches, one at a time, so that memory use does not grow with the table."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from frazil.format.metadata import TableMetadata
 from frazil.format.storage import Storage
 from frazil.model import DataFile
 from frazil.read.deletes import Deletes, Keys, Positions
-from frazil.read.layout import Array, FileColumn, Layout, Projection, fetch, file_layout
+from frazil.read.layout import Array, FileColumn, FileLayout, Projection, fetch, file_layout
 from frazil.read.parquet import opened
 from frazil.read.plan import FileTask
 
@@ -44,96 +44,96 @@ _BOUNDED = (
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Reading:
-    """What reading any file of a scan needs."""
+class ReadContext:
+    """Everything that reading a file of a scan needs besides the file."""
 
     storage: Storage
     metadata: TableMetadata
     schema: Schema
-    """The columns wanted, in the order wanted."""
+    """The requested columns, in the requested order."""
     deletes: Deletes
     batch_rows: int = BATCH_ROWS
 
     @staticmethod
-    def of(storage: Storage, metadata: TableMetadata, schema: Schema, batch_rows: int = BATCH_ROWS) -> Reading:
-        return Reading(storage, metadata, schema, Deletes(storage, metadata), batch_rows)
+    def of(storage: Storage, metadata: TableMetadata, schema: Schema, batch_rows: int = BATCH_ROWS) -> ReadContext:
+        return ReadContext(storage, metadata, schema, Deletes(storage, metadata), batch_rows)
 
     @property
     def arrow_schema(self) -> pa.Schema:
         return schema_to_pyarrow(self.schema, include_field_ids=False)
 
 
-def read_task(task: FileTask, reading: Reading) -> Iterator[pa.RecordBatch]:
-    """The rows of one file that are live and match, as the wanted columns."""
-    with opened(reading.storage, task.file) as parquet:
-        opening = Opening(task, reading, parquet)
-        projection = opening.projection()
-        for piece in opening.pieces():
+def read_task(task: FileTask, context: ReadContext) -> Iterator[pa.RecordBatch]:
+    """The live rows of one file that match, as the requested columns."""
+    with opened(context.storage, task.file) as parquet:
+        reader = FileReader(task, context, parquet)
+        projection = reader.projection()
+        for piece in reader.pieces():
             rows = piece.batch if piece.matching is None else piece.batch.filter(piece.matching)
             if rows.num_rows:
                 yield projection.rows(rows)
 
 
-def count_task(task: FileTask, reading: Reading) -> int:
-    """How many rows of one file are live and match, from metadata where that is exact."""
+def count_task(task: FileTask, context: ReadContext) -> int:
+    """The number of live rows of one file that match, from metadata where that is exact."""
     if task.residual is None:
         if not task.deletes:
             return task.file.record_count
-        if not reading.deletes.keys(task.deletes):
-            gone = reading.deletes.positions(task.deletes, task.file.file_path)
+        if not context.deletes.keys(task.deletes):
+            gone = context.deletes.positions(task.deletes, task.file.file_path)
             return task.file.record_count - gone.distinct(task.file.record_count)
-    with opened(reading.storage, task.file) as parquet:
-        pieces = Opening(task, reading, parquet).pieces()
+    with opened(context.storage, task.file) as parquet:
+        pieces = FileReader(task, context, parquet).pieces()
         return sum(piece.batch.num_rows if piece.matching is None else piece.matching.true_count for piece in pieces)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Piece:
-    """Some neighbouring rows of a file, in the columns that the file has."""
+    """Consecutive rows of a file, with the file's own columns."""
 
     batch: pa.RecordBatch
     first: int
-    """The number of the first of them in the file."""
+    """The position of the first row in the file."""
     live: Array | None
-    """True for each row that no delete takes out; None: all."""
+    """True for each row that no delete removes; None: all."""
     matching: Array | None
-    """True for each live row that is wanted; None: all."""
+    """True for each live row that matches; None: all."""
 
 
-class Opening:
-    """One open file, and what to do with its batches. ``wanted_keys``: only rows with such a key match."""
+class FileReader:
+    """Reads one open file with its deletes and residual filter. ``wanted_keys``: only rows with such a key match."""
 
     def __init__(
-        self, task: FileTask, reading: Reading, parquet: pq.ParquetFile, wanted_keys: Keys | None = None
+        self, task: FileTask, context: ReadContext, parquet: pq.ParquetFile, wanted_keys: Keys | None = None
     ) -> None:
         self._task = task
-        self._reading = reading
+        self._context = context
         self._parquet = parquet
-        self.layout = file_layout(parquet, task.file.file_path, reading.metadata.name_mapping)
-        self.missing = partition_values(task.file, reading.metadata)
-        self._positions: Positions = reading.deletes.positions(task.deletes, task.file.file_path)
-        self._keys: list[Keys] = reading.deletes.keys(task.deletes)
+        self.layout = file_layout(parquet, task.file.file_path, context.metadata.name_mapping)
+        self.missing = partition_values(task.file, context.metadata)
+        self._positions: Positions = context.deletes.positions(task.deletes, task.file.file_path)
+        self._keys: list[Keys] = context.deletes.keys(task.deletes)
         self._wanted_keys = wanted_keys
 
     def projection(self) -> Projection:
-        """From the file's columns to those that the reading wants."""
-        return Projection(self.layout, self._reading.schema, self.missing)
+        """From the file's columns to the requested ones."""
+        return Projection(self.layout, self._context.schema, self.missing)
 
     def pieces(self, *, every_row: bool = False) -> Iterator[Piece]:
-        """The file's rows in order; row groups without a match are left out, unless every row is asked for."""
+        """The file's rows in order; row groups without a match are skipped unless ``every_row``."""
         columns = self._columns()
         everything = [(list(range(self._parquet.metadata.num_row_groups)), 0)]
         for groups, start in everything if every_row else self._runs():
             position = start
             for batch in self._parquet.iter_batches(
-                batch_size=self._reading.batch_rows, row_groups=groups, columns=columns
+                batch_size=self._context.batch_rows, row_groups=groups, columns=columns
             ):
                 live = self._live(batch, position)
                 yield Piece(batch, position, live, self._matching(batch, live))
                 position += batch.num_rows
 
     def _columns(self) -> list[str]:
-        leaves = self.layout.leaves_for(self._reading.schema)
+        leaves = self.layout.leaves_for(self._context.schema)
         if self._task.residual is not None:
             for field_id in self._task.residual.field_ids:
                 leaves |= self.layout.leaves_of(field_id)
@@ -171,7 +171,7 @@ class Opening:
             return live
         if live is None:
             return self._selected(batch)
-        # Deleted rows must not be looked at: a filter may fail on their values.
+        # The filter must not see deleted rows: it may fail on their values.
         return pc.replace_with_mask(live, live, self._selected(batch.filter(live)))
 
     def _selected(self, batch: pa.RecordBatch) -> Array:
@@ -186,7 +186,7 @@ class Opening:
 
     def _holding(self, keys: Keys, batch: pa.RecordBatch) -> Array:
         """True for each row whose key is one of these."""
-        key_values = self._reading.deletes.key_values
+        key_values = self._context.deletes.key_values
         return keys.holds([key_values(self.layout, batch, field_id, self.missing) for field_id in keys.field_ids])
 
 
@@ -205,7 +205,7 @@ def partition_values(file: DataFile, metadata: TableMetadata) -> dict[int, Any]:
 # Row groups
 
 
-def _row_group_test(residual: Filter | None, layout: Layout, parquet: pq.ParquetFile) -> Any:
+def _row_group_test(residual: Filter | None, layout: FileLayout, parquet: pq.ParquetFile) -> Any:
     if residual is None:
         return lambda _: True
     columns = {}

@@ -1,10 +1,10 @@
-"""Which rows came and went between two snapshots.
+"""Which rows were inserted and deleted between two snapshots.
 
     snapshots ─▶ the files in which each differs from its parent ─▶ rows of these files ─▶ Arrow batches
 
-A copy-on-write writes rows again that it does not change. They are no changes: the record that our own snapshots keep
-of their copies says exactly which they are (rule P26), and for other engines' snapshots a row that goes and a row that
-comes with the same values cancel each other, as in Iceberg's procedure for changelog views.
+Copy-on-write rewrites rows that it does not change, and these are not reported. Frazil's snapshots keep a record of
+which rows were copied (rule P26). For snapshots of other engines a deleted and an inserted row with the same values
+cancel each other, as in Iceberg's changelog views.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from frazil.format.manifests import DATA_MANIFEST, read_manifest_list
 from frazil.format.metadata import TableMetadata
 from frazil.format.storage import Storage
 from frazil.model import Entry, Lineage, Manifest, Snapshot
-from frazil.read.arrow import Opening, Reading, count_task, read_task
+from frazil.read.arrow import FileReader, ReadContext, count_task, read_task
 from frazil.read.deletes import Positions
 from frazil.read.layout import Array
 from frazil.read.parquet import opened
@@ -39,13 +39,13 @@ pc: Any = pyarrow.compute
 arrow: Any = pa
 
 INSERT, DELETE = "INSERT", "DELETE"
-"""Iceberg's words for what became of a row."""
+"""Iceberg's change types."""
 TYPE, ORDINAL, SNAPSHOT = "_change_type", "_change_ordinal", "_commit_snapshot_id"
-"""Iceberg's names of the columns beside the table's own."""
+"""Iceberg's metadata columns of a changelog."""
 _SAME_ROWS = "replace"
 Moment = int | str | dt.datetime
 LineageOf = Callable[[Snapshot], Lineage | None]
-"""Where rows went that a snapshot copied; None: another engine made it, and nobody knows."""
+"""Which rows a snapshot copied, and where to; None: unknown, as another engine made the snapshot."""
 SparkReader = Callable[["Changes", Any], Any]
 
 
@@ -58,12 +58,12 @@ class Step:
 
     snapshot: Snapshot
     parent: Snapshot | None
-    """None: there were no rows before it, or nobody knows them any more."""
+    """None: it is the first snapshot, or its parent has expired."""
     ordinal: int
 
 
 def steps_between(metadata: TableMetadata, since: Snapshot | None, until: Snapshot | None) -> tuple[Step, ...]:
-    """The snapshots after ``since``, up to ``until``, oldest first, without those that only moved rows to other files.
+    """The snapshots after ``since``, up to ``until``, oldest first, without those that only rewrote files.
 
     Raises InvalidInput when the way back from ``until`` does not lead to ``since``.
     """
@@ -76,7 +76,7 @@ def steps_between(metadata: TableMetadata, since: Snapshot | None, until: Snapsh
         if since is not None:
             raise _no_way_back(metadata, since, until, passed)
     pairs = zip(reversed(passed), [since, *reversed(passed)], strict=False)
-    # The first one that is left of a table's history counts whole, whatever it did to those that have expired.
+    # The oldest snapshot left in the history counts as a whole: its parent has expired.
     changing = [(each, parent) for each, parent in pairs if parent is None or each.operation != _SAME_ROWS]
     return tuple(Step(each, parent, ordinal) for ordinal, (each, parent) in enumerate(changing))
 
@@ -85,17 +85,17 @@ def _no_way_back(
     metadata: TableMetadata, since: Snapshot, until: Snapshot | None, passed: Sequence[Snapshot]
 ) -> InvalidInput:
     if until is None:
-        return InvalidInput(f"The table's main branch has no rows, and so none that came after {since.snapshot_id}")
+        return InvalidInput(f"The table's main branch is empty, so it has no changes since {since.snapshot_id}")
     oldest = passed[-1]
     parent = oldest.parent_snapshot_id
     if parent is not None and not metadata.has_snapshot(parent):
-        evidence = f"Snapshot {parent}, from which {oldest.snapshot_id} was made, has expired"
+        evidence = f"Snapshot {parent}, the parent of {oldest.snapshot_id}, has expired"
     elif until.sequence_number < since.sequence_number:
-        evidence = f"{until.snapshot_id} is the older one of the two"
+        evidence = f"{until.snapshot_id} is older than {since.snapshot_id}"
     else:
-        evidence = f"{since.snapshot_id} was rolled back, or is of another branch"
+        evidence = f"{since.snapshot_id} was rolled back or is on another branch"
     return InvalidInput(
-        f"Snapshot {until.snapshot_id} was not made from snapshot {since.snapshot_id}: there are no changes between",
+        f"Snapshot {until.snapshot_id} is not a descendant of snapshot {since.snapshot_id}",
         evidence=evidence,
         advice="Take a snapshot that history() shows with is_current_ancestor, or since=None for everything",
     )
@@ -119,14 +119,14 @@ class Difference:
 
     step: Step
     removed: tuple[FileTask, ...] = ()
-    """Files that went, each as the parent shows it."""
+    """Removed files, with the deletes that applied in the parent."""
     added: tuple[FileTask, ...] = ()
     kept: tuple[tuple[FileTask, FileTask], ...] = ()
-    """Files that stayed and to which other deletes apply: before and after."""
+    """Files in both snapshots whose deletes differ: before and after."""
 
 
 def difference(storage: Storage, metadata: TableMetadata, step: Step) -> Difference:
-    """Manifests that both snapshots name are looked into only if deletes came or went."""
+    """Manifests that both snapshots share are read only if their delete manifests differ."""
     before, after = _manifests(storage, step.parent), _manifests(storage, step.snapshot)
     old_deletes, new_deletes = (_of_kind(each, is_data=False) for each in (before, after))
     old_data, new_data = (_of_kind(each, is_data=True) for each in (before, after))
@@ -154,7 +154,7 @@ def _manifests(storage: Storage, snapshot: Snapshot | None) -> tuple[Manifest, .
         return ()
     if snapshot.manifest_list is None:
         raise Unsupported(
-            f"The snapshot {snapshot.snapshot_id} keeps its manifests in the metadata file, as format v1 once did",
+            f"The snapshot {snapshot.snapshot_id} lists its manifests in the metadata file, as early format v1 does",
             advice="Ask for the changes since a later snapshot",
         )
     return read_manifest_list(storage, snapshot.manifest_list)
@@ -177,56 +177,56 @@ def _delete_paths(task: FileTask) -> frozenset[str]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rows:
-    """Rows of one file that came or went."""
+class ChangedRows:
+    """Rows of one file that were inserted or deleted."""
 
     kind: str
     task: FileTask
     positions: BitMap64 | None = None
-    """Which of them; None: all that are live."""
+    """Their positions; None: all live rows of the file."""
 
 
-def changed_rows(found: Difference, lineage: Lineage | None, reading: Reading) -> list[Rows]:
-    """What became of the rows: those that went first. Files are opened only where row numbers alone do not tell."""
-    live = _Live(reading)
+def changed_rows(found: Difference, lineage: Lineage | None, context: ReadContext) -> list[ChangedRows]:
+    """The changed rows, deleted ones first. Files are opened only where positions alone do not suffice."""
+    live = _LivePositions(context)
     stayed: Mapping[str, BitMap64] = {}
     if lineage is not None:
         stayed = _copied(found, lineage, live)
     elif found.removed and found.added:
-        stayed = _cancelled(found, reading)
+        stayed = _cancelled(found, context)
     marked = [(after, live.of(before), live.of(after)) for before, after in found.kept]
     rows = [
-        *(_without(DELETE, task, stayed, live) for task in found.removed),
-        *(Rows(DELETE, _bare(task), before - after) for task, before, after in marked),
-        # A delete file may also go, and then rows come back.
-        *(Rows(INSERT, _bare(task), after - before) for task, before, after in marked),
-        *(_without(INSERT, task, stayed, live) for task in found.added),
+        *(_without_copied(DELETE, task, stayed, live) for task in found.removed),
+        *(ChangedRows(DELETE, _without_deletes(task), before - after) for task, before, after in marked),
+        # When a delete file is removed, rows reappear.
+        *(ChangedRows(INSERT, _without_deletes(task), after - before) for task, before, after in marked),
+        *(_without_copied(INSERT, task, stayed, live) for task in found.added),
     ]
     return [each for each in rows if each.positions is None or each.positions]
 
 
-class _Live:
-    """The numbers of the live rows of files."""
+class _LivePositions:
+    """The positions of the live rows of files."""
 
-    def __init__(self, reading: Reading) -> None:
-        self._reading = replace(reading, schema=Schema())
+    def __init__(self, context: ReadContext) -> None:
+        self._context = replace(context, schema=Schema())
 
     def of(self, task: FileTask) -> BitMap64:
-        return matching_positions(task, self._reading)
+        return matching_positions(task, self._context)
 
 
-def _without(kind: str, task: FileTask, stayed: Mapping[str, BitMap64], live: _Live) -> Rows:
+def _without_copied(kind: str, task: FileTask, stayed: Mapping[str, BitMap64], live: _LivePositions) -> ChangedRows:
     copied = stayed.get(task.file.file_path)
-    return Rows(kind, task) if not copied else Rows(kind, _bare(task), live.of(task) - copied)
+    return ChangedRows(kind, task) if not copied else ChangedRows(kind, _without_deletes(task), live.of(task) - copied)
 
 
-def _bare(task: FileTask) -> FileTask:
-    """The same file for those who know which of its rows they want."""
+def _without_deletes(task: FileTask) -> FileTask:
+    """The same file without its deletes, for callers that select rows by position."""
     return replace(task, deletes=())
 
 
-def _copied(found: Difference, lineage: Lineage, live: _Live) -> dict[str, BitMap64]:
-    """The rows of removed and added files that are the same row in another place, by file."""
+def _copied(found: Difference, lineage: Lineage, live: _LivePositions) -> dict[str, BitMap64]:
+    """The positions of rows that were only copied, by removed and added file."""
     sources = {task.file.file_path: task for task in found.removed}
     outputs = {task.file.file_path: task for task in found.added}
     wanted = {path: runs for path, runs in lineage.outputs.items() if path in outputs}
@@ -255,15 +255,15 @@ def _range(first: int, length: int) -> BitMap64:
 # Rows of other engines, by their values
 
 
-def _cancelled(found: Difference, reading: Reading) -> dict[str, BitMap64]:
+def _cancelled(found: Difference, context: ReadContext) -> dict[str, BitMap64]:
     """Pairs of equal rows, one of a removed and one of an added file. Memory grows with the rows of removed files."""
     waiting: dict[bytes, list[tuple[str, int]]] = {}
     for task in found.removed:
-        for digest, position in _digests(task, reading):
+        for digest, position in _digests(task, context):
             waiting.setdefault(digest, []).append((task.file.file_path, position))
     stayed: dict[str, BitMap64] = {}
     for task in found.added:
-        for digest, position in _digests(task, reading):
+        for digest, position in _digests(task, context):
             places = waiting.get(digest)
             if places:
                 path, source = places.pop()
@@ -272,8 +272,8 @@ def _cancelled(found: Difference, reading: Reading) -> dict[str, BitMap64]:
     return stayed
 
 
-def _digests(task: FileTask, reading: Reading) -> Iterator[tuple[bytes, int]]:
-    for batch, numbers in rows_with_positions(task, reading):
+def _digests(task: FileTask, context: ReadContext) -> Iterator[tuple[bytes, int]]:
+    for batch, numbers in rows_with_positions(task, context):
         columns = [_plain_values(column) for column in batch.columns]
         places: Any = numbers.to_pylist()
         for position, row in zip(places, zip(*columns, strict=True), strict=True):
@@ -295,19 +295,19 @@ def _plain_values(column: Array) -> list[Any]:
 # Reading
 
 
-def read_rows(rows: Rows, reading: Reading) -> Iterator[pa.RecordBatch]:
-    """The rows, as the columns that the reading wants."""
+def read_rows(rows: ChangedRows, context: ReadContext) -> Iterator[pa.RecordBatch]:
+    """The rows, as the requested columns."""
     if rows.positions is None:
-        yield from read_task(rows.task, reading)
+        yield from read_task(rows.task, context)
         return
-    with opened(reading.storage, rows.task.file) as parquet:
-        opening = Opening(rows.task, reading, parquet)
-        projection = opening.projection()
-        leaves = opening.layout.leaves_for(reading.schema)
-        columns = [opening.layout.leaves[leaf] for leaf in sorted(leaves)]
+    with opened(context.storage, rows.task.file) as parquet:
+        reader = FileReader(rows.task, context, parquet)
+        projection = reader.projection()
+        leaves = reader.layout.leaves_for(context.schema)
+        columns = [reader.layout.leaves[leaf] for leaf in sorted(leaves)]
         named = Positions.of([memoryview(rows.positions.to_array()).cast("B").cast("q")])
         for group, at in _groups_with(parquet, rows.positions):
-            for batch in parquet.iter_batches(batch_size=reading.batch_rows, row_groups=[group], columns=columns):
+            for batch in parquet.iter_batches(batch_size=context.batch_rows, row_groups=[group], columns=columns):
                 others = named.keep(at, batch.num_rows)
                 if others is not None:
                     yield projection.rows(batch.filter(pc.invert(others)))
@@ -324,17 +324,17 @@ def _groups_with(parquet: Any, positions: BitMap64) -> Iterator[tuple[int, int]]
         first += len(rows)
 
 
-def count_rows(rows: Rows, reading: Reading) -> int:
-    return count_task(rows.task, reading) if rows.positions is None else len(rows.positions)
+def count_rows(rows: ChangedRows, context: ReadContext) -> int:
+    return count_task(rows.task, context) if rows.positions is None else len(rows.positions)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Changes:
-    """The rows that came and went between two snapshots of a table, pinned when it is made.
+    """The rows inserted and deleted between two snapshots of a table, pinned when it is made.
 
     Columns: those of the table's current schema, then ``_change_type`` ('INSERT' or 'DELETE'), ``_change_ordinal``
     (from 0 on, one for each snapshot that changed rows) and ``_commit_snapshot_id``. Snapshots come in their order, and
-    of each of them the rows that went come first.
+    within each of them deleted rows come first.
     """
 
     table: str
@@ -349,7 +349,7 @@ class Changes:
         taken = next((each.name for each in self.columns.fields if each.name in (TYPE, ORDINAL, SNAPSHOT)), None)
         if taken is not None:
             raise InvalidInput(
-                f"The table {self.table} has a column {taken!r}, which is the name of one that tells about changes",
+                f"The table {self.table} has a column {taken!r}, which is reserved for the changes",
                 advice="Rename the column",
             )
 
@@ -380,9 +380,9 @@ class Changes:
         """The rows a batch at a time. Closing the iterator stops reading."""
         schema = self.schema
         for found, lineage in self.differences():
-            reading = self._reading()
-            rows = changed_rows(found, lineage, reading)
-            pieces = in_order(rows, lambda each, reading=reading: _tagged(each, reading))  # type: ignore[misc]
+            context = self._context()
+            rows = changed_rows(found, lineage, context)
+            pieces = in_order(rows, lambda each, context=context: _tagged(each, context))  # type: ignore[misc]
             try:
                 for kind, batch in pieces:
                     yield _with_facts(batch, kind, found.step, schema)
@@ -401,7 +401,7 @@ class Changes:
     def to_spark(self, spark: Any = None) -> Any:
         """The rows as a DataFrame of a Spark session: the one given, else the lake's, else the one that is active."""
         if self.spark_reader is None:
-            raise Unsupported("These changes were asked for without a lake", advice="Use to_arrow() or to_batches()")
+            raise Unsupported("These changes were requested without a lake", advice="Use to_arrow() or to_batches()")
         return self.spark_reader(self, spark)
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
@@ -412,21 +412,21 @@ class Changes:
         """How many rows there are. Files are opened only where metadata and row numbers do not say it exactly."""
         total = 0
         for found, lineage in self.differences():
-            reading = self._reading()
-            nothing = replace(reading, schema=Schema())
-            total += sum(count_rows(each, nothing) for each in changed_rows(found, lineage, reading))
+            context = self._context()
+            nothing = replace(context, schema=Schema())
+            total += sum(count_rows(each, nothing) for each in changed_rows(found, lineage, context))
         return total
 
     def __repr__(self) -> str:
         return f"Changes({self.table}, {len(self.steps)} snapshots)"
 
-    def _reading(self) -> Reading:
-        # One for each snapshot: what is read of its deletes is let go with it.
-        return Reading.of(self.storage, self.metadata, self.columns)
+    def _context(self) -> ReadContext:
+        # A new one for each snapshot, so that its cached deletes are released with it.
+        return ReadContext.of(self.storage, self.metadata, self.columns)
 
 
-def _tagged(rows: Rows, reading: Reading) -> Iterator[tuple[str, pa.RecordBatch]]:
-    return ((rows.kind, batch) for batch in read_rows(rows, reading))
+def _tagged(rows: ChangedRows, context: ReadContext) -> Iterator[tuple[str, pa.RecordBatch]]:
+    return ((rows.kind, batch) for batch in read_rows(rows, context))
 
 
 def _with_facts(batch: pa.RecordBatch, kind: str, step: Step, schema: pa.Schema) -> pa.RecordBatch:

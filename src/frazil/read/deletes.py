@@ -1,7 +1,8 @@
-"""Rows that delete files take out of data files.
+"""Applies delete files to data files.
 
-Position deletes name a file and a row in it. Equality deletes name values: a row goes when all of the listed columns
-are equal, and NULL equals NULL. Each delete file is read once per scan, however many data files it applies to.
+Position deletes name a file and a row in it. Equality deletes name values: a row is deleted when all
+of the listed columns are equal, and NULL equals NULL. Each delete file is read once per scan, however many data files
+it applies to.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from frazil.errors import CorruptMetadata
 from frazil.format.metadata import TableMetadata
 from frazil.format.storage import Storage
 from frazil.model import PATH_FIELD, POSITION_FIELD, Content, DataFile
-from frazil.read.layout import Array, Layout, convert, fetch, file_layout
+from frazil.read.layout import Array, FileLayout, convert, fetch, file_layout
 from frazil.read.parquet import opened
 from frazil.read.plan import DeleteRef
 
@@ -40,11 +41,11 @@ class Deletes:
     def __init__(self, storage: Storage, metadata: TableMetadata) -> None:
         self._storage = storage
         self._metadata = metadata
-        self._once = _Once()
+        self._once = _OnceCache()
         self._types: dict[int, IcebergType] = {}
 
     def positions(self, refs: Sequence[DeleteRef], path: str) -> Positions:
-        """The rows of one data file that position deletes take out."""
+        """The rows of one data file that position deletes remove."""
         found: list[memoryview] = []
         for ref in refs:
             if ref.file.content == Content.POSITION_DELETES:
@@ -54,12 +55,12 @@ class Deletes:
         return Positions.of(found)
 
     def rows_by_file(self, file: DataFile) -> dict[str, BitMap64]:
-        """Everything one position delete file takes out: data file → rows."""
+        """Everything that one position delete file deletes: data file → rows."""
         found = self._once.get(file.file_path, partial(self._read_positions, file))
         return {path: BitMap64(rows) for path, rows in found.items()}
 
     def keys(self, refs: Sequence[DeleteRef]) -> list[Keys]:
-        """The values that equality deletes take out, one set for each list of columns."""
+        """The keys that equality deletes remove, one set for each list of columns."""
         groups: dict[tuple[int, ...], list[DataFile]] = {}
         for ref in refs:
             if ref.file.content == Content.EQUALITY_DELETES:
@@ -78,7 +79,7 @@ class Deletes:
         return found
 
     def key_type(self, field_id: int) -> Any:
-        """The type keys of one column are compared in: the widest it has had, also when it was dropped since."""
+        """The type in which keys of one column are compared: the widest it ever had, even if dropped since."""
         if field_id not in self._types:
             for schema in (*self._metadata.schemas().values(), self._metadata.schema()):
                 if field_id in schema.field_ids:
@@ -121,7 +122,7 @@ class Deletes:
             for field_id in field_ids
         ]
 
-    def key_values(self, layout: Layout, batch: pa.RecordBatch, field_id: int, missing: dict[int, Any]) -> Array:
+    def key_values(self, layout: FileLayout, batch: pa.RecordBatch, field_id: int, missing: dict[int, Any]) -> Array:
         """A key column of a data or delete file, in the type keys are compared in."""
         kind = self.key_type(field_id)
         array = fetch(layout, batch, field_id, missing, kind)
@@ -160,11 +161,11 @@ class Positions:
         return bool(self.parts)
 
     def distinct(self, rows: int) -> int:
-        """How many rows of a file with this many go."""
+        """How many rows of a file with this many rows are deleted."""
         return len({position for part in self.parts for position in part if 0 <= position < rows})
 
     def keep(self, start: int, length: int) -> Array | None:
-        """False for each row that goes, among ``length`` rows from row ``start`` on; None when all stay."""
+        """False for each deleted row, among ``length`` rows from row ``start`` on; None if none is deleted."""
         stays: bytearray | None = None
         for part in self.parts:
             low = bisect.bisect_left(part, start)
@@ -185,7 +186,7 @@ class Keys:
     """A set of key tuples that probes whole columns at once.
 
     Each column's values are numbered; the numbers of the columns before and of this one together are numbered again,
-    so that any number of columns ends in one integer per row. NULL is a value like others.
+    so that any number of columns ends in one integer per row. NULL is a value like any other.
     """
 
     field_ids: tuple[int, ...]
@@ -210,7 +211,7 @@ class Keys:
         if all(values.type == kind for (values, _), kind in zip(self.steps, types, strict=True)):
             return self
         steps = (
-            # Combinations are of numbers that stand for values, which stay the same.
+            # Combinations consist of the numbers of values, which do not change.
             (convert(values, kind, lambda: "A key column"), distinct)
             for (values, distinct), kind in zip(self.steps, types, strict=True)
         )
@@ -230,8 +231,8 @@ def _combine(before: Array | None, codes: Array, size: int) -> Array:
     return codes if before is None else pc.add(pc.multiply(before.cast(pa.int64()), size), codes)
 
 
-class _Once:
-    """Computes each value once, also when several threads ask for it at the same moment."""
+class _OnceCache:
+    """Computes each value once, even when several threads request it at the same time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""What a Parquet file holds, by field id, and how its columns become the table's (specification, "Column projection").
+"""A Parquet file's columns by field id, and their projection to the table's (specification, "Column projection").
 
 A file is never read by name: its columns are found by the ids in its own schema, or, in files without ids, by the
 table's name mapping. Renames, reorderings, dropped and added columns and widened types all follow from that.
@@ -29,7 +29,7 @@ _ID = b"PARQUET:field_id"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FileColumn:
-    """One column of a file, top-level or nested. ``first`` and ``last``: its leaf columns, first in, last out."""
+    """One column of a file, top-level or nested. Its leaf columns are ``first`` (inclusive) to ``last`` (exclusive)."""
 
     field_id: int | None
     name: str
@@ -43,7 +43,7 @@ class FileColumn:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Layout:
+class FileLayout:
     """A file's columns."""
 
     path: str
@@ -55,7 +55,7 @@ class Layout:
         return next((each for each in self.columns if each.field_id == field_id), None)
 
     def find(self, field_id: int) -> tuple[FileColumn, ...] | None:
-        """The columns from the top down to the one with this id, through structs only; None if it is not there."""
+        """The columns from the top down to the one with this id, through structs only; None if the file lacks it."""
         return _descend(self.columns, field_id)
 
     def leaves_for(self, schema: Schema) -> set[int]:
@@ -96,17 +96,17 @@ def _leaves(column: FileColumn, kind: IcebergType) -> set[int]:
             child = column.child(field.field_id)
             if child is not None:
                 found |= _leaves(child, field.field_type)
-        # None of the wanted fields is in the file: one leaf still tells where the struct itself is NULL.
+        # The file has none of the requested fields: one leaf still shows where the struct itself is NULL.
         return found or {column.first}
     if isinstance(kind, ListType) and len(column.children) == 1:
         return _leaves(column.children[0], kind.element_type)
     return everything
 
 
-def file_layout(file: pq.ParquetFile, path: str, mapping: NameMapping | None) -> Layout:
+def file_layout(file: pq.ParquetFile, path: str, mapping: NameMapping | None) -> FileLayout:
     """The file's columns with their ids. Raises InvalidInput for a file without ids when there is no name mapping."""
     columns = columns_of(file.schema_arrow, path, mapping)
-    return Layout(path, columns, tuple(file.schema.column(i).path for i in range(len(file.schema))))
+    return FileLayout(path, columns, tuple(file.schema.column(i).path for i in range(len(file.schema))))
 
 
 def columns_of(schema: pa.Schema, path: str, mapping: NameMapping | None) -> tuple[FileColumn, ...]:
@@ -177,7 +177,7 @@ Missing = Mapping[int, Any]
 class Projection:
     """Turns batches of one file into rows of the wanted schema."""
 
-    def __init__(self, layout: Layout, schema: Schema, missing: Missing) -> None:
+    def __init__(self, layout: FileLayout, schema: Schema, missing: Missing) -> None:
         self._layout = layout
         self._schema = schema
         self._arrow = schema_to_pyarrow(schema, include_field_ids=False)
@@ -221,7 +221,7 @@ class Projection:
             index = -1 if inner is None else array.type.get_field_index(inner.name)
             wanted = target.field(position).type
             if inner is None or index < 0:
-                # NULL parents have no children: what a missing one lacks there is no loss.
+                # A required child may be missing where its parent is NULL.
                 children.append(self._absent(field, wanted, len(array)))
             else:
                 children.append(self._project(array.field(index), inner, field, wanted))
@@ -249,7 +249,7 @@ def _from_zero(array: Array) -> Array:
     return array if array.offset == 0 else arrow.concat_arrays([array, array.slice(0, 0)])
 
 
-def fetch(layout: Layout, batch: pa.RecordBatch, field_id: int, missing: Missing, target: Any) -> Array:
+def fetch(layout: FileLayout, batch: pa.RecordBatch, field_id: int, missing: Missing, target: Any) -> Array:
     """One field's values over a batch, NULL where a struct around it is."""
     path = layout.find(field_id)
     if path is None:
@@ -296,7 +296,7 @@ def convert(array: Array, target: Any, where: Callable[[], str]) -> Array:
     try:
         return array.cast(target)
     except pa.ArrowInvalid as error:
-        raise CorruptMetadata(f"{where()} holds a value that is no {target}", evidence=str(error)) from error
+        raise CorruptMetadata(f"{where()} holds a value that is not a valid {target}", evidence=str(error)) from error
 
 
 def _retimed(array: Array, target: Any) -> Array:

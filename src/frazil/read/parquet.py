@@ -15,7 +15,7 @@ from frazil.model import DataFile
 
 @contextlib.contextmanager
 def opened(storage: Storage, file: DataFile) -> Iterator[pq.ParquetFile]:
-    """The open file, checked against what its manifest says of it. Errors while it is read name it, too."""
+    """The open file, checked against what its manifest says of it. Errors while it is read name it as well."""
     path = file.file_path
     try:
         with storage.open_input(path) as source:
@@ -42,6 +42,6 @@ def _check_rows(parquet: pq.ParquetFile, file: DataFile) -> None:
     held = parquet.metadata.num_rows
     if file.record_count >= 0 and held != file.record_count:
         raise CorruptMetadata(
-            f"The file {file.file_path} holds {held} rows, and the table says {file.record_count}",
+            f"The file {file.file_path} holds {held} rows, but the table expects {file.record_count}",
             advice="It was changed after it was committed: restore it, or roll the table back",
         )

@@ -46,7 +46,7 @@ class FileTask:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How much was looked at, and how much each step ruled out."""
+    """How many manifests and files were considered, and how many each step pruned."""
 
     manifests: int = 0
     manifests_pruned: int = 0
@@ -63,28 +63,28 @@ class Counts:
 class ScanPlan:
     tasks: tuple[FileTask, ...]
     deletes: tuple[Entry, ...] = ()
-    """The delete files that were looked at, also those that apply to no task."""
+    """All delete files that were considered, including those that apply to no task."""
     counts: Counts = field(default_factory=Counts)
 
 
 def plan(
     metadata: TableMetadata,
     snapshot: Snapshot | None,
-    filter: Filter,  # noqa: A002 - the word everybody uses
+    filter: Filter,  # noqa: A002 - the usual word
     storage: Storage,
     *,
     all_statistics: bool = False,
 ) -> ScanPlan:
     """The files of a snapshot that may hold rows the filter selects.
 
-    ``all_statistics`` keeps every column's statistics on the files of the plan, for those who write them into manifests
-    again; otherwise only what planning needs is decoded.
+    ``all_statistics`` keeps every column's statistics on the files of the plan, for callers that write them into
+    manifests again; otherwise only what planning needs is decoded.
     """
     if snapshot is None:
         return ScanPlan(())
     if snapshot.manifest_list is None:
         raise Unsupported(
-            f"The snapshot {snapshot.snapshot_id} keeps its manifests in the metadata file, as format v1 once did",
+            f"The snapshot {snapshot.snapshot_id} lists its manifests in the metadata file, as early format v1 does",
             advice="Rewrite the table's manifests with another engine, or write one new commit to it",
         )
     manifests = read_manifest_list(storage, snapshot.manifest_list)
@@ -134,7 +134,7 @@ def _flatten(lists: Iterable[Iterable[Entry]]) -> list[Entry]:
 def live_files(
     storage: Storage, manifests: Sequence[Manifest], stats: frozenset[int] | None = None
 ) -> dict[str, Entry]:
-    """The files that these manifests say are there, by path. ``stats``: whose columns' statistics are decoded."""
+    """The live files of these manifests, by path. ``stats``: the columns whose statistics are decoded."""
     found: dict[str, Entry] = {}
     for entry in _flatten(_read(storage, manifests, stats)):
         if entry.file.file_format != "PARQUET" or entry.file.key_metadata is not None:
@@ -290,7 +290,7 @@ def _bound_readers(schemas: Iterable[Schema], field_ids: frozenset[int]) -> dict
 
 
 def named_file(file: DataFile) -> str | None:
-    """The one data file a position delete file is about, when it says so."""
+    """The only data file that a position delete file applies to, if it declares one."""
     if file.referenced_data_file is not None:
         return file.referenced_data_file
     lower, upper = file.lower_bounds.get(PATH_FIELD), file.upper_bounds.get(PATH_FIELD)

@@ -1,4 +1,4 @@
-"""Rows of one file with their numbers in it, for those who take rows out of a file or copy the rest of it."""
+"""Rows of one file with their positions, for deleting rows of a file and copying the remaining ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute
 from pyroaring import BitMap64
 
-from frazil.read.arrow import Opening, Piece, Reading
+from frazil.read.arrow import FileReader, Piece, ReadContext
 from frazil.read.deletes import Keys
 from frazil.read.layout import Array
 from frazil.read.parquet import opened
@@ -20,51 +20,51 @@ arrow: Any = pa
 
 
 def rows_with_positions(
-    task: FileTask, reading: Reading, keys: Keys | None = None
+    task: FileTask, context: ReadContext, keys: Keys | None = None
 ) -> Iterator[tuple[pa.RecordBatch, pa.Int64Array]]:
-    """The live rows that match what is left of the filter (and have one of the keys), with their row numbers."""
-    with opened(reading.storage, task.file) as parquet:
-        opening = Opening(task, reading, parquet, keys)
-        projection = opening.projection()
-        for piece in opening.pieces():
+    """The live rows that match the residual filter (and have one of the keys), with their positions."""
+    with opened(context.storage, task.file) as parquet:
+        reader = FileReader(task, context, parquet, keys)
+        projection = reader.projection()
+        for piece in reader.pieces():
             rows, numbers = _kept(piece, piece.matching)
             if rows.num_rows:
                 yield projection.rows(rows), numbers
 
 
 def rows_with_matches(
-    task: FileTask, reading: Reading, keys: Keys | None = None
+    task: FileTask, context: ReadContext, keys: Keys | None = None
 ) -> Iterator[tuple[pa.RecordBatch, pa.Int64Array, pa.BooleanArray]]:
-    """Every live row with its number, and True for each that matches: one pass tells what goes and what stays."""
-    with opened(reading.storage, task.file) as parquet:
-        opening = Opening(task, reading, parquet, keys)
-        projection = opening.projection()
-        for piece in opening.pieces(every_row=True):
+    """Every live row with its position, and True for each that matches."""
+    with opened(context.storage, task.file) as parquet:
+        reader = FileReader(task, context, parquet, keys)
+        projection = reader.projection()
+        for piece in reader.pieces(every_row=True):
             rows, numbers = _kept(piece, piece.live)
             if rows.num_rows:
                 yield projection.rows(rows), numbers, _among_live(piece)
 
 
-def matching_positions(task: FileTask, reading: Reading) -> BitMap64:
-    """The numbers of the live rows that match. A file of which every row does is not opened to find that out."""
-    if task.residual is None and not reading.deletes.keys(task.deletes):
+def matching_positions(task: FileTask, context: ReadContext) -> BitMap64:
+    """The positions of the live rows that match. A file whose rows all match is not opened."""
+    if task.residual is None and not context.deletes.keys(task.deletes):
         found = BitMap64()
         found.add_range(0, task.file.record_count)
-        for part in reading.deletes.positions(task.deletes, task.file.file_path).parts:
+        for part in context.deletes.positions(task.deletes, task.file.file_path).parts:
             found -= BitMap64(part)
         return found
-    return _positions(task, reading, None)
+    return _positions(task, context, None)
 
 
-def key_positions(task: FileTask, reading: Reading, keys: Keys) -> BitMap64:
-    """The numbers of the live rows that match and have one of these keys."""
-    return _positions(task, reading, keys)
+def key_positions(task: FileTask, context: ReadContext, keys: Keys) -> BitMap64:
+    """The positions of the live rows that match and have one of these keys."""
+    return _positions(task, context, keys)
 
 
-def _positions(task: FileTask, reading: Reading, keys: Keys | None) -> BitMap64:
+def _positions(task: FileTask, context: ReadContext, keys: Keys | None) -> BitMap64:
     found = BitMap64()
-    with opened(reading.storage, task.file) as parquet:
-        for piece in Opening(task, reading, parquet, keys).pieces():
+    with opened(context.storage, task.file) as parquet:
+        for piece in FileReader(task, context, parquet, keys).pieces():
             if piece.matching is None:
                 found.add_range(piece.first, piece.first + piece.batch.num_rows)
             else:

@@ -1,4 +1,4 @@
-"""Reads several files at once and gives their batches in order, with a bounded number of batches waiting."""
+"""Reads several files concurrently and yields their batches in order, with a bounded number buffered."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ Task = TypeVar("Task")
 Piece = TypeVar("Piece")
 FILES_AHEAD = 4
 PIECES_AHEAD = 4
-"""Batches of one file that may wait to be taken."""
+"""Batches of one file that may be buffered."""
 
 
 class _Closed(Exception):
-    """Nobody wants more."""
+    """The consumer has closed the channel."""
 
 
 class _Channel(Generic[Piece]):
-    """The pieces of one task on their way from the thread that reads to the one that takes."""
+    """A bounded queue from the thread that reads one task to the consumer."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -38,7 +38,7 @@ class _Channel(Generic[Piece]):
                     self._put(piece)
         except _Closed:
             pass
-        except BaseException as caught:  # noqa: BLE001 - handed over to the thread that takes
+        except BaseException as caught:  # noqa: BLE001 - raised in the consumer
             error = caught
         with self._changed:
             self._finished, self._error = True, error
@@ -76,7 +76,7 @@ def in_order(
 ) -> Generator[Piece, None, None]:
     """The pieces of all tasks, task by task, while the next few tasks are already being read.
 
-    Closing the generator stops the reading and waits until the threads have let go of their files.
+    Closing the generator stops the reading and waits until the threads have closed their files.
     """
     ahead = FILES_AHEAD if ahead is None else ahead
     if len(tasks) <= 1 or ahead <= 1:

@@ -22,7 +22,7 @@ from frazil.format.metadata import MAIN, TableMetadata
 from frazil.format.storage import Storage
 from frazil.format.times import iso, milliseconds
 from frazil.model import Snapshot
-from frazil.read.arrow import Reading, count_task, read_task
+from frazil.read.arrow import ReadContext, count_task, read_task
 from frazil.read.plan import Counts, FileTask, ScanPlan, plan
 from frazil.read.prefetch import in_order
 
@@ -44,7 +44,7 @@ class ScannedFile:
 
 
 SparkReader = Callable[["Scan", Any], Any]
-"""Makes a DataFrame of a scan and a session. It is given, as nothing here knows Spark."""
+"""Makes a DataFrame of a scan and a session; injected, as this module does not import Spark."""
 
 
 class Scan:
@@ -56,7 +56,7 @@ class Scan:
         metadata: TableMetadata,
         snapshot: Snapshot | None,
         schema: Schema,
-        filter: Filter,  # noqa: A002 - the word everybody uses
+        filter: Filter,  # noqa: A002 - the usual word
         columns: Iterable[str] | None,
         limit: int | None,
         case_sensitive: bool,
@@ -79,7 +79,7 @@ class Scan:
     @property
     def schema(self) -> pa.Schema:
         """The Arrow schema of the rows."""
-        return self._reading().arrow_schema
+        return self._context().arrow_schema
 
     @property
     def snapshot_id(self) -> int | None:
@@ -94,13 +94,13 @@ class Scan:
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """The rows a batch at a time; memory stays bounded. Closing the iterator stops reading."""
-        reading = self._reading()
+        context = self._context()
         left = self._limit
         if left == 0:
             return
-        # A short look needs no files read ahead.
+        # A limited scan does not read files ahead.
         ahead = 1 if left is not None else None
-        batches = in_order(self._plan().tasks, lambda task: read_task(task, reading), ahead=ahead)
+        batches = in_order(self._plan().tasks, lambda task: read_task(task, context), ahead=ahead)
         try:
             for batch in batches:
                 if left is not None and batch.num_rows >= left:
@@ -138,10 +138,10 @@ class Scan:
         """How many rows there are. Files are opened only where metadata does not say it exactly."""
         if self._limit == 0:
             return 0
-        reading = self._reading(Schema())
+        context = self._context(Schema())
         total = 0
         for task in self._plan().tasks:
-            total += count_task(task, reading)
+            total += count_task(task, context)
             if self._limit is not None and total >= self._limit:
                 return self._limit
         return total
@@ -202,8 +202,8 @@ class Scan:
             return "none: the table is empty"
         return f"{self.snapshot.snapshot_id} ({self.snapshot.operation}, {iso(self.snapshot.timestamp_ms)})"
 
-    def _reading(self, schema: Schema | None = None) -> Reading:
-        return Reading.of(self._storage, self._metadata, self._wanted if schema is None else schema)
+    def _context(self, schema: Schema | None = None) -> ReadContext:
+        return ReadContext.of(self._storage, self._metadata, self._wanted if schema is None else schema)
 
     def _plan(self) -> ScanPlan:
         # The snapshot is pinned and immutable, so its plan is too.
@@ -251,7 +251,7 @@ def _explain_counts(counts: Counts, planned: ScanPlan) -> list[str]:
         f"{counts.delete_manifests} of deletes, {counts.delete_manifests_pruned} ruled out"
     )
     files = (
-        f"{counts.files} looked at, {counts.files_pruned_by_partition} ruled out by partition, "
+        f"{counts.files} considered, {counts.files_pruned_by_partition} ruled out by partition, "
         f"{counts.files_pruned_by_bounds} by column bounds, {kept} to read ({rows} rows, {size} bytes)"
     )
     return [
@@ -289,7 +289,7 @@ def select_columns(schema: Schema, columns: Iterable[str], case_sensitive: bool)
         path = _find_path(schema, name, case_sensitive)
         others = chosen.setdefault(path[0].field_id, [])
         if any(path[: len(other)] == other[: len(path)] for other in others):
-            raise InvalidInput(f"The column {name!r} is asked for twice")
+            raise InvalidInput(f"The column {name!r} is listed twice")
         others.append(path)
     fields = [_narrowed(paths[0][0], [path[1:] for path in paths]) for paths in chosen.values()]
     return Schema(*fields, schema_id=schema.schema_id)
@@ -319,7 +319,7 @@ def _match(fields: tuple[NestedField, ...], name: str, case_sensitive: bool) -> 
         return exact
     loose = [field for field in fields if field.name.lower() == name.lower()]
     if len(loose) > 1:
-        raise InvalidInput(f"The name {name!r} fits several columns: {', '.join(field.name for field in loose)}")
+        raise InvalidInput(f"The name {name!r} matches several columns: {', '.join(field.name for field in loose)}")
     return loose[0] if loose else None
 
 
@@ -366,7 +366,7 @@ def _by_id(metadata: TableMetadata, snapshot_id: int) -> Snapshot:
     if found is None:
         known = [str(each.snapshot_id) for each in metadata.snapshots()]
         raise InvalidInput(
-            f"The table has no snapshot {snapshot_id}: it never was, or it has expired",
+            f"The table has no snapshot {snapshot_id}. It never existed or has expired",
             advice=f"The latest are {', '.join(known[-_SHOWN:])}" if known else "The table has no snapshot yet",
         )
     return found
@@ -390,8 +390,8 @@ def _by_time(metadata: TableMetadata, as_of: dt.datetime | str | int) -> Snapsho
     log = metadata.snapshot_log()
     earlier = [snapshot_id for at, snapshot_id in log if at <= moment]
     if not earlier:
-        first = f"its first snapshot still known is of {iso(log[0][0])}" if log else "it has no snapshot yet"
-        raise InvalidInput(f"The table had no rows to show as of {iso(moment)}", evidence=f"As of now, {first}")
+        first = f"The oldest known snapshot is from {iso(log[0][0])}" if log else "The table has no snapshot yet"
+        raise InvalidInput(f"The table has no snapshot as of {iso(moment)}", evidence=first)
     found = metadata.snapshot(earlier[-1])
     if found is None:
         raise InvalidInput(f"The snapshot that was current at {iso(moment)} has expired", advice="See history()")

@@ -31,7 +31,7 @@ from frazil.errors import FrazilError, InvalidInput, StorageError, Unsupported
 from frazil.format import statistics
 from frazil.format.metadata import TableMetadata
 from frazil.format.partitions import arrow_transform, column_at, partition_identity, partition_key, source_path
-from frazil.format.schemas import Same, arrow_schema, suggestion
+from frazil.format.schemas import IdentityKey, arrow_schema, suggestion
 from frazil.format.storage import Storage, storage_error
 from frazil.model import DataFile, Run
 from frazil.runtime import SYSTEM, Runtime
@@ -40,7 +40,7 @@ from frazil.stage.rows import to_reader
 
 MIB = 1024 * 1024
 SORT_BUFFER_BYTES = 128 * MIB
-"""A sorted file holds what was sorted at once, so this bounds its size, too."""
+"""Rows are sorted in memory, one file at a time, so this also bounds the size of sorted files."""
 BUFFER_BYTES = 256 * MIB
 SMALL_BYTES = 1 << 20
 """Of all partitions together."""
@@ -51,7 +51,7 @@ _SPLIT_ROWS = 128 * 1024
 
 @dataclass(frozen=True, slots=True)
 class StagedFiles:
-    """Files that are written and durable, and that no snapshot names yet."""
+    """Durable files that no snapshot refers to yet."""
 
     files: tuple[DataFile, ...]
     rows: int
@@ -70,7 +70,7 @@ def stage(
 ) -> StagedFiles:
     """Write rows as data files of a table, under its current schema, default spec and default sort order.
 
-    On any failure every file is removed again; rows of the first batch that do not fit are found before there is one.
+    On any failure every file is removed again. The first batch is checked before any file is created.
     Raises SchemaMismatch, InvalidInput, Unsupported, StorageError, PermissionDenied.
     """
     layout = _layout_of(metadata, options or {})
@@ -91,11 +91,11 @@ def stage(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CopiedFiles:
-    """Durable files that hold rows of other files as they were, and where each of their rows came from."""
+    """Durable files with unchanged rows of other files, and the source of each row."""
 
     files: tuple[DataFile, ...]
     runs: Mapping[str, tuple[Run, ...]]
-    """New file → what it is made of, in its order; the runs cover it whole."""
+    """New file → the source runs of all its rows, in order."""
 
 
 def stage_copies(
@@ -109,10 +109,10 @@ def stage_copies(
     runtime: Runtime = SYSTEM,
     options: Mapping[str, str] | None = None,
 ) -> CopiedFiles:
-    """Write rows of existing files again, in the order they come, under a spec and partition that they have already.
+    """Copy rows of existing files, in the given order, under their existing spec and partition.
 
-    ``pieces``: the file the rows are from, the rows in the table's current schema, and their numbers in that file. On
-    any failure, also one of ``pieces``, every file is removed again.
+    ``pieces``: the file the rows are from, the rows in the table's current schema, and their positions in that file. On
+    any failure, including one of ``pieces``, every file is removed again.
     """
     layout = _layout_of(metadata, options or {}, spec_id=spec_id, purpose="copies")
     staging = Staging(layout, storage, runtime)
@@ -127,7 +127,7 @@ def stage_copies(
 
 
 def _extend(runs: list[Run], source: str, numbers: pa.Int64Array) -> None:
-    """Add rows to the end of the runs: neighbours in their file make one run, a gap starts another."""
+    """Append rows to the runs: consecutive positions extend a run, a gap starts another."""
     steps = pc.subtract(numbers.slice(1), numbers.slice(0, len(numbers) - 1))
     gaps: list[Any] = pc.indices_nonzero(pc.not_equal(steps, pa.scalar(1, pa.int64()))).to_pylist()
     starts = [0, *(gap + 1 for gap in gaps)]
@@ -142,7 +142,7 @@ def _extend(runs: list[Run], source: str, numbers: pa.Int64Array) -> None:
 
 
 def _runs_by_file(files: tuple[DataFile, ...], runs: list[Run]) -> dict[str, tuple[Run, ...]]:
-    """One partition's rows fill one file after the other, so the runs are dealt out by the files' sizes."""
+    """The runs of each file: rows fill one file after the other, so the files' row counts divide the runs."""
     found: dict[str, tuple[Run, ...]] = {}
     waiting = iter(runs)
     rest: Run | None = None
@@ -159,16 +159,11 @@ def _runs_by_file(files: tuple[DataFile, ...], runs: list[Run]) -> dict[str, tup
     return found
 
 
-def abort(staged: StagedFiles, storage: Storage) -> list[str]:
-    """Remove files that will never be committed; returns those that could not be removed (orphans)."""
-    return storage.delete([file.file_path for file in staged.files])
-
-
-# What depends on the table only, computed once
+# What depends on the table only, cached
 
 
 @dataclass(frozen=True, slots=True)
-class _Settings:
+class _WriterSettings:
     target_bytes: int
     row_group_bytes: int
     row_group_rows: int
@@ -177,7 +172,7 @@ class _Settings:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """A column under a transform; ``path`` None: a void partition field whose column is gone."""
+    """A source column and its transform; ``path`` None: a void partition field whose column was dropped."""
 
     path: tuple[int, ...] | None
     transform: Callable[[Any], Any]
@@ -185,26 +180,26 @@ class _Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """How files of one kind are written for a table."""
+class WriteLayout:
+    """How files of one purpose are written: schema, spec, sort order, statistics, settings and paths."""
 
     schema: Schema
     spec: PartitionSpec
     order: SortOrder
     target: pa.Schema
     plan: statistics.Plan
-    settings: _Settings
+    settings: _WriterSettings
     locations: LocationProvider
     partition: tuple[_Source, ...]
     sort: tuple[tuple[_Source, SortField], ...]
 
 
 Purpose = Literal["rows", "copies", "keys"]
-"""New rows are split by partition and sorted, keys only split, copies neither: they are where they belong already."""
+"""New rows are split by partition and sorted, keys are only split; copies keep their partition and order."""
 
 
 def check_writable(metadata: TableMetadata) -> None:
-    """Raises Unsupported for a table that this version only reads."""
+    """Raises Unsupported for a table that this version can only read."""
     if metadata.format_version != 2:
         raise Unsupported(
             f"The table at {metadata.location} has format version {metadata.format_version}, which is read only",
@@ -214,19 +209,19 @@ def check_writable(metadata: TableMetadata) -> None:
 
 def _layout_of(
     metadata: TableMetadata, options: Mapping[str, str], *, spec_id: int | None = None, purpose: Purpose = "rows"
-) -> Layout:
+) -> WriteLayout:
     spec_id = metadata.default_spec_id if spec_id is None else spec_id
     return layout_for(metadata, metadata.schema(), spec_id, options, purpose)
 
 
 def layout_for(
     metadata: TableMetadata, schema: Schema, spec_id: int, options: Mapping[str, str], purpose: Purpose
-) -> Layout:
+) -> WriteLayout:
     """How files with these columns are written under a spec of the table."""
     check_writable(metadata)
-    return _cached_layout(
-        Same(schema),
-        Same(metadata.spec(spec_id)),
+    return _cached_write_layout(
+        IdentityKey(schema),
+        IdentityKey(metadata.spec(spec_id)),
         metadata.sort_order().model_dump_json() if metadata.default_sort_order_id else "",
         metadata.location,
         tuple(sorted(metadata.properties.items())),
@@ -236,20 +231,20 @@ def layout_for(
 
 
 @lru_cache(maxsize=64)
-def _cached_layout(
-    schema_key: Same,
-    spec_key: Same,
+def _cached_write_layout(
+    schema_key: IdentityKey,
+    spec_key: IdentityKey,
     order_json: str,
     location: str,
     properties: tuple[tuple[str, str], ...],
     options: tuple[tuple[str, str], ...],
     purpose: Purpose,
-) -> Layout:
+) -> WriteLayout:
     schema, spec = schema_key.value, spec_key.value
     order = SortOrder.model_validate_json(order_json) if order_json and purpose != "keys" else UNSORTED_SORT_ORDER
     settings = _settings(dict(properties), dict(options))
     in_files = file_schema(schema)
-    # Keys are looked for by their bounds, whatever the table says about other columns.
+    # Equality deletes are pruned by the bounds of their keys, so key columns always have bounds.
     bounded = schema.field_ids if purpose == "keys" else {each.source_id for each in order.fields}
     try:
         locations = load_location_provider(location, dict(properties))
@@ -257,7 +252,7 @@ def _cached_layout(
         raise InvalidInput(f"The table's location provider cannot be used: {error}") from error
     split_by = spec.fields if purpose != "copies" else ()
     sort_by = order.fields if purpose == "rows" else ()
-    return Layout(
+    return WriteLayout(
         schema,
         spec,
         order,
@@ -275,7 +270,7 @@ def file_schema(schema: Schema) -> Schema:
     try:
         return sanitize_column_names(schema)
     except ValueError:
-        # Two names became one.
+        # Sanitizing made two names equal.
         return schema
 
 
@@ -299,13 +294,16 @@ _OPTIONS = {
 _CODECS = {"zstd": "zstd", "gzip": "gzip", "snappy": "snappy", "lz4": "lz4", "brotli": "brotli", "uncompressed": "none"}
 
 
-def _settings(properties: dict[str, str], options: Mapping[str, str]) -> _Settings:
+def _settings(properties: dict[str, str], options: Mapping[str, str]) -> _WriterSettings:
     for name, value in options.items():
         if name not in _OPTIONS:
             raise InvalidInput(f"The write option {name!r} is unknown", advice=suggestion(name, _OPTIONS))
         properties[_OPTIONS[name]] = str(value)
     if (wanted := properties.get("write.format.default", "parquet").lower()) != "parquet":
-        raise Unsupported(f"The table asks for {wanted} files", advice="Set write.format.default to parquet")
+        raise Unsupported(
+            f"The table's default file format is {wanted}, and only Parquet can be written",
+            advice="Set write.format.default to parquet",
+        )
     codec = properties.get("write.parquet.compression-codec", "zstd").lower()
     if codec not in _CODECS:
         raise InvalidInput(f"The Parquet compression codec {codec!r} is unknown", advice=suggestion(codec, _CODECS))
@@ -319,7 +317,7 @@ def _settings(properties: dict[str, str], options: Mapping[str, str]) -> _Settin
         # Readers get types and ids from the Parquet schema; Arrow's own copy of it would double a small file's footer.
         "store_schema": False,
     }
-    return _Settings(
+    return _WriterSettings(
         target_bytes=_positive(properties, "write.target-file-size-bytes", 512 * MIB),
         row_group_bytes=_positive(properties, "write.parquet.row-group-size-bytes", 128 * MIB),
         row_group_rows=_positive(properties, "write.parquet.row-group-limit", 1024 * 1024),
@@ -347,7 +345,7 @@ def _whole(properties: Mapping[str, str], name: str, default: int | None) -> int
 # Reading
 
 
-def _conformed(reader: pa.RecordBatchReader, layout: Layout) -> Iterator[pa.RecordBatch]:
+def _conformed(reader: pa.RecordBatchReader, layout: WriteLayout) -> Iterator[pa.RecordBatch]:
     """Non-empty batches in the files' types; for partitioned tables, small ones joined."""
     waiting: list[pa.RecordBatch] = []
     for batch in _read(reader):
@@ -370,7 +368,7 @@ def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
 
 
 def _read(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
-    """The caller's batches. Errors of the caller's own stream are told apart from those of our storage."""
+    """The caller's batches. Errors of the caller's stream are distinguished from those of the storage."""
     while True:
         try:
             batch = reader.read_next_batch()
@@ -387,14 +385,14 @@ def _read(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
 
 
 def _split(batch: pa.RecordBatch, sources: tuple[_Source, ...]) -> Iterator[tuple[tuple[Any, ...], pa.RecordBatch]]:
-    """The batch's rows by partition, each part with memory of its own: a slice would keep the whole batch alive."""
+    """The batch's rows by partition, each part copied: a slice would keep the whole batch in memory."""
     if not sources:
         yield (), batch
         return
     encoded = [_encoded(batch, source) for source in sources]
     codes = encoded[0].indices
     for each in encoded[1:]:
-        # Numbered anew after each field, so that the product of the cardinalities cannot overflow.
+        # Re-encoded after each field, so that the product of the cardinalities cannot overflow.
         codes = pc.add(pc.multiply(codes.cast(pa.int64()), len(each.dictionary)), each.indices.cast(pa.int64()))
         codes = codes.dictionary_encode().indices
     order = pc.sort_indices(codes)
@@ -428,7 +426,7 @@ def _value(scalar: Any, source: _Source) -> Any:
 
 
 def _sorted(rows: pa.Table, sort: tuple[tuple[_Source, SortField], ...]) -> pa.Table:
-    """The rows in the table's order. Nulls and NaN get keys of their own: Arrow places them its own way."""
+    """The rows in the table's order. Nulls and NaN get separate sort keys, as Arrow orders them differently."""
     batch = rows.combine_chunks().to_batches()[0]
     keys: dict[str, Any] = {}
     directions: list[tuple[str, Any]] = []
@@ -464,7 +462,7 @@ class OpenFile:
 
 @dataclass(slots=True)
 class _Sink:
-    """One partition's rows on their way into files."""
+    """The buffered rows and the open file of one partition."""
 
     partition: tuple[Any, ...]
     waiting: list[pa.RecordBatch] = field(default_factory=list)
@@ -474,14 +472,14 @@ class _Sink:
 
 
 class Staging:
-    """All files of one call. Not for use by two threads."""
+    """All files of one call. Not thread-safe."""
 
-    def __init__(self, layout: Layout, storage: Storage, runtime: Runtime, suffix: str = "") -> None:
+    def __init__(self, layout: WriteLayout, storage: Storage, runtime: Runtime, suffix: str = "") -> None:
         self._suffix = suffix
         self.paths: list[str] = []
         self.done: list[DataFile] = []
         self._durable: set[str] = set()
-        """Those of ``paths`` that were written at once."""
+        """Those of ``paths`` that were written by ``Storage.write`` and are durable already."""
         self.layout = layout
         self._storage = storage
         self._runtime = runtime
@@ -489,7 +487,7 @@ class Staging:
         self._open: OrderedDict[tuple[Any, ...], _Sink] = OrderedDict()
         self._buffered = 0
         settings = layout.settings
-        # A file is looked at after each row group: several to a file keep it near its size.
+        # A file's size is checked after each row group, so a file of several row groups stays near its target.
         self._flush_bytes = (
             min(SORT_BUFFER_BYTES, settings.target_bytes)
             if layout.sort
@@ -498,7 +496,7 @@ class Staging:
 
     @contextlib.contextmanager
     def durable_or_gone(self) -> Iterator[None]:
-        """Every file is complete and durable after the block, or none is left and the error says why."""
+        """After the block every file is complete and durable; on an error every file is removed."""
         try:
             yield
             self.finish()
@@ -562,7 +560,7 @@ class Staging:
     def _flush(self, key: tuple[Any, ...], sink: _Sink, *, is_last: bool = False) -> None:
         if not sink.rows:
             return
-        # A file that is small and whole is written at once, which is one request, or two system calls.
+        # A small, complete file is buffered in memory and written by a single request.
         in_memory = is_last and sink.bytes <= SMALL_BYTES
         rows = pa.Table.from_batches(_joined(sink.waiting), schema=self.layout.target)
         if self.layout.sort:
@@ -574,7 +572,7 @@ class Staging:
         self._open.move_to_end(key)
         statistics.observe(self.layout.plan, rows, sink.file.observed)
         sink.file.writer.write_table(rows, row_group_size=self.layout.settings.row_group_rows)
-        # A sorted file ends with what was sorted together; the others grow until they have their size on disk.
+        # A sorted file holds one sorted buffer; other files grow to their target size on disk.
         if self.layout.sort or sink.file.out.tell() >= self.layout.settings.target_bytes:
             self._close(key, sink)
 
@@ -616,9 +614,9 @@ class Staging:
 
 
 def data_file(
-    path: str, size: int, footer: Any, observed: statistics.Observed, layout: Layout, partition: tuple[Any, ...]
+    path: str, size: int, footer: Any, observed: statistics.Observed, layout: WriteLayout, partition: tuple[Any, ...]
 ) -> DataFile:
-    """What a manifest says of a file that was written with this layout."""
+    """The manifest's description of a file written with this layout."""
     found = statistics.file_statistics(footer, layout.plan, observed)
     return DataFile(
         file_path=path,
@@ -638,7 +636,7 @@ def data_file(
 
 
 def discard(opened: OpenFile) -> None:
-    """Let go of a file that will be deleted; the disk may be full, so nothing here may fail."""
+    """Close a file that will be deleted. Errors are ignored: the disk may be full."""
     with contextlib.suppress(Exception):
         opened.writer.close()
     # Otherwise the writer would try again when it is collected.

@@ -1,6 +1,6 @@
-"""Rows to a table's exact types, by column name, with casts that lose nothing.
+"""Converts rows to a table's exact types, by column name, with lossless casts only.
 
-Every problem of a batch is gathered into one SchemaMismatch: people fix them all at once.
+All problems of a batch are reported in one SchemaMismatch.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from pyiceberg.types import (
 )
 
 from frazil.errors import SchemaMismatch
-from frazil.format.schemas import Same, arrow_schema, is_arrow_bytes, is_arrow_list, is_arrow_text, suggestion
+from frazil.format.schemas import IdentityKey, arrow_schema, is_arrow_bytes, is_arrow_list, is_arrow_text, suggestion
 
 _MOST_SHOWN = 20
 
 
 class Misfit(Exception):
-    """Why one column's values do not fit, and what to do. Gathered into Problems, never raised to a caller."""
+    """Why one column's values do not fit, and what to do. Collected in Problems, never raised to the user."""
 
     def __init__(self, detail: str, advice: str = "") -> None:
         self.detail = detail
@@ -79,32 +79,32 @@ def conform(batch: pa.RecordBatch, schema: Schema) -> pa.RecordBatch:
 def conform_to(batch: pa.RecordBatch, schema: Schema, target: pa.Schema) -> pa.RecordBatch:
     """The same, typed by ``target``: the schema's own Arrow form, or that of its files, where names may differ."""
     problems = Problems()
-    layout = _layout(Same(schema), batch.schema)
-    problems.lines.extend(layout.problems)
+    matched = _match_columns(IdentityKey(schema), batch.schema)
+    problems.lines.extend(matched.problems)
     columns = [
         pa.nulls(batch.num_rows, target.field(position).type)
         if source is None
         else _column(batch.column(source), each, target.field(position).type, "", problems)
-        for position, (each, source) in enumerate(zip(schema.fields, layout.sources, strict=True))
+        for position, (each, source) in enumerate(zip(schema.fields, matched.sources, strict=True))
     ]
     problems.raise_any()
     return pa.RecordBatch.from_arrays([_without_hidden_nulls(each) for each in columns], schema=target)
 
 
 @dataclass(frozen=True, slots=True)
-class _Layout:
-    """Which incoming column feeds each of the table's; None: there is none."""
+class _ColumnMatch:
+    """The incoming column for each column of the table; None: there is none."""
 
     sources: tuple[int | None, ...]
     problems: tuple[str, ...]
 
 
 @lru_cache(maxsize=256)
-def _layout(schema: Same, given: pa.Schema) -> _Layout:
+def _match_columns(schema: IdentityKey, given: pa.Schema) -> _ColumnMatch:
     return _match(schema.value.fields, list(given.names), "")
 
 
-def _match(fields: tuple[NestedField, ...], names: list[str], path: str) -> _Layout:
+def _match(fields: tuple[NestedField, ...], names: list[str], path: str) -> _ColumnMatch:
     problems = Problems()
     wanted = {each.name: each for each in fields}
     feeds: dict[str, int] = {}
@@ -123,11 +123,11 @@ def _match(fields: tuple[NestedField, ...], names: list[str], path: str) -> _Lay
         if name not in feeds and each.required:
             detail = "the rows do not have this required column"
             problems.add(_join(path, name), Misfit(detail), each.field_type)
-    return _Layout(tuple(feeds.get(name) for name in wanted), tuple(problems.lines))
+    return _ColumnMatch(tuple(feeds.get(name) for name in wanted), tuple(problems.lines))
 
 
 def _find(name: str, wanted: Iterable[str], names: list[str]) -> str | None:
-    """The table's column for an incoming name: exactly so, or the only one but for case that nobody else names."""
+    """The table's column for an incoming name: the same, or the only one by case that no other column matches."""
     if name in wanted:
         return name
     close = [each for each in wanted if each.lower() == name.lower() and each not in names]
@@ -139,7 +139,7 @@ def _join(path: str, name: str) -> str:
 
 
 def _column(array: Any, each: NestedField, target: Any, path: str, problems: Problems, hidden: int = 0) -> Any:
-    """One column converted; when it does not fit, the problem is noted and nulls come back.
+    """Converts one column; if it does not fit, records the problem and returns nulls.
 
     ``hidden`` nulls are those of a struct around the column, which may be null although the column is required.
     """
@@ -175,11 +175,11 @@ def _convert(array: Any, kind: IcebergType, target: Any, name: str, problems: Pr
             return _map(array, kind, target, name, problems)
         case PrimitiveType():
             return _primitive(array, kind, target)
-    raise Misfit("these types have nothing in common")
+    raise Misfit("the types are not compatible")
 
 
 def _check_utf8(array: Any) -> None:
-    """Arrow takes the bytes of a text column on trust, and readers in other languages fail on them."""
+    """Raises Misfit for invalid UTF-8: Arrow does not check it, and readers in other languages fail on it."""
 
     def check(part: Any) -> None:
         part.validate(full=True)
@@ -194,7 +194,7 @@ def _check_utf8(array: Any) -> None:
 def _decoded(array: Any) -> Any:
     values = array.type.value_type
     if pa.types.is_string_view(values) or pa.types.is_binary_view(values):
-        # Arrow cannot pick from views.
+        # Arrow has no take for views.
         plain = pa.large_string() if pa.types.is_string_view(values) else pa.large_binary()
         array = pa.DictionaryArray.from_arrays(array.indices, array.dictionary.cast(plain))
     return array.dictionary_decode()
@@ -205,13 +205,13 @@ def _decoded(array: Any) -> Any:
 
 def _struct(array: Any, kind: StructType, target: Any, name: str, problems: Problems) -> Any:
     names = [array.type.field(position).name for position in range(array.type.num_fields)]
-    layout = _match(kind.fields, names, name)
-    problems.lines.extend(layout.problems)
-    # Flattening puts the struct's own nulls onto its fields, so that values under a null struct are never judged.
+    matched = _match(kind.fields, names, name)
+    problems.lines.extend(matched.problems)
+    # Flattening puts the struct's own nulls onto its fields, so that values under a null struct are not checked.
     inner = array.flatten()
     hidden = array.null_count
     children = []
-    for position, (each, source) in enumerate(zip(kind.fields, layout.sources, strict=True)):
+    for position, (each, source) in enumerate(zip(kind.fields, matched.sources, strict=True)):
         wanted = target.field(position).type
         if source is None:
             children.append(pa.nulls(len(array), wanted))
@@ -251,7 +251,7 @@ def _map(array: Any, kind: MapType, target: Any, name: str, problems: Problems) 
     keys = _column(given["key"], kind.key_field, target.key_type, name, problems)
     values = _column(given["value"], kind.value_field, target.item_type, name, problems)
     if problems.lines:
-        # Arrow refuses null keys with a word of its own; the problem is noted already.
+        # Arrow raises an error of its own for null keys; the problem is recorded already.
         return pa.nulls(len(array), target)
     mask = array.is_null() if array.null_count else None
     return pa.MapArray.from_arrays(offsets.cast(pa.int32()), keys, values, type=target, mask=mask)
@@ -267,7 +267,7 @@ def _may_hide_nulls(kind: Any) -> bool:
 
 
 def _without_hidden_nulls(array: Any) -> Any:
-    """The array with some value, and no null, in the required fields of null structs.
+    """The array with arbitrary values instead of nulls in the required fields of null structs.
 
     Arrow's Parquet writer refuses every null in a required field, also where the struct around it is null.
     """
@@ -287,7 +287,7 @@ def _without_hidden_nulls(array: Any) -> Any:
 
 
 def _all_valid(array: Any) -> Any:
-    """The array with whatever lies under its nulls taken for values."""
+    """The array without its validity bitmap: nulls become arbitrary values."""
     kind = array.type
     if not array.null_count:
         return array
@@ -347,7 +347,7 @@ def _primitive(array: Any, kind: PrimitiveType, target: Any) -> Any:
 
 def _cast_for(kind: PrimitiveType, given: Any, target: Any) -> Callable[[Any], Any]:
     if isinstance(kind, DecimalType) and pa.types.is_integer(given):
-        # Arrow wants room for every integer before it looks at the values: give it, then narrow.
+        # Arrow checks the type's range, not the values: cast to a wide decimal first, then narrow.
         roomy = pa.decimal256(20 + kind.scale, kind.scale)
         return lambda array: array.cast(roomy).cast(target)
     return lambda array: array.cast(target)
@@ -396,12 +396,12 @@ def _refused(kind: PrimitiveType, given: Any) -> Misfit:
     match kind:
         case TimestamptzType() if pa.types.is_timestamp(given):
             return Misfit(
-                "these timestamps have no time zone and the column's have",
+                "the timestamps have no time zone, but the column's do",
                 "If they are UTC: in pandas df[c] = df[c].dt.tz_localize('UTC'), in Arrow pc.assume_timezone(c, 'UTC')",
             )
         case TimestampType() if pa.types.is_timestamp(given):
             return Misfit(
-                "these timestamps have a time zone and the column's have none",
+                "the timestamps have a time zone, but the column's do not",
                 "In pandas df[c] = df[c].dt.tz_convert('UTC').dt.tz_localize(None), in Arrow pc.local_timestamp(c)",
             )
         case IntegerType() | LongType() if pa.types.is_floating(given):
@@ -411,7 +411,7 @@ def _refused(kind: PrimitiveType, given: Any) -> Misfit:
             )
         case FloatType() if pa.types.is_float64(given):
             return Misfit("double has more digits than float", "Cast with pa.float32() where the loss is meant")
-    return Misfit("these types have nothing in common", "Cast the column first")
+    return Misfit("the types are not compatible", "Cast the column first")
 
 
 def _uuid(array: Any, target: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Delete files: rows named by file and number, or by the values of their keys. Durable when a function returns."""
+"""Writes delete files: position deletes and equality deletes. Files are durable when a function returns."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from pyroaring import BitMap64
 
 from frazil.format.metadata import TableMetadata
 from frazil.format.partitions import partition_key
-from frazil.format.schemas import Same
+from frazil.format.schemas import IdentityKey
 from frazil.format.storage import Storage, storage_error
 from frazil.model import PATH_FIELD, POSITION_FIELD, Content, DataFile
 from frazil.runtime import SYSTEM, Runtime
-from frazil.stage.arrow import Layout, OpenFile, Staging, discard, layout_for
+from frazil.stage.arrow import OpenFile, Staging, WriteLayout, discard, layout_for
 from frazil.stage.conform import conform_to
 
 arrow: Any = pa
@@ -44,7 +44,7 @@ _POSITIONS = pa.schema(
 )
 
 
-# By number
+# Position deletes
 
 
 def stage_positions(
@@ -55,9 +55,9 @@ def stage_positions(
     storage: Storage,
     runtime: Runtime = SYSTEM,
 ) -> tuple[DataFile, ...]:
-    """Take rows out of data files: one delete file each, under the data file's own spec and partition (rule P15).
+    """Write one position delete file per data file, under the data file's spec and partition (rule P15).
 
-    ``data_files`` has the files that ``by_file`` names. A file without rows to take out gets no delete file. On any
+    ``data_files`` has the files that ``by_file`` names. A file without deleted rows gets no delete file. On any
     failure every file is removed again.
     """
     staging = _Positions(metadata, storage, runtime)
@@ -99,14 +99,14 @@ class _Positions:
             raise
         self.done.append(position_deletes(opened.path, size, opened.footers[0], file, rows.min(), rows.max()))
 
-    def _create(self, file: DataFile, layout: Layout) -> OpenFile:
+    def _create(self, file: DataFile, layout: WriteLayout) -> OpenFile:
         name = f"{len(self.paths):05d}-{self._runtime.new_uuid()}{_SUFFIX}.parquet"
         partition = partition_key(layout.spec, layout.schema, file.partition)
         path = layout.locations.new_data_location(name, partition)
         self.paths.append(path)
         out = self._storage.open_output(path)
         footers: list[Any] = []
-        # Row numbers are all different, a dictionary of them would only be thrown away.
+        # Positions are all distinct, so a dictionary would be useless.
         settings = {**layout.settings.writer, "use_dictionary": ["file_path"]}
         try:
             writer = pq.ParquetWriter(out, _POSITIONS, metadata_collector=footers, **settings)
@@ -128,10 +128,10 @@ def _batches(path: str, rows: BitMap64) -> Iterator[pa.RecordBatch]:
 
 
 def position_deletes(path: str, size: int, footer: Any, file: DataFile, first: int, last: int) -> DataFile:
-    """What a manifest says of a position delete file about one data file, whose rows ``first`` to ``last`` it names."""
+    """The manifest's description of a position delete file for the rows ``first`` to ``last`` of one data file."""
     groups = [footer.row_group(position) for position in range(footer.num_row_groups)]
     count = footer.num_rows
-    # Whole, however long: equal bounds are how a reader sees that the deletes are about one file.
+    # Never truncated: equal bounds show a reader that the deletes apply to one file only.
     named = file.file_path.encode()
     return DataFile(
         file_path=path,
@@ -158,16 +158,16 @@ def _start(column: Any) -> int:
     return int(column.data_page_offset if offset is None else min(offset, column.data_page_offset))
 
 
-# By key
+# Equality deletes
 
 
 def key_schema(schema: Schema, field_ids: Sequence[int]) -> Schema:
     """The columns of a key alone; a field inside a struct brings the struct with only that field in it."""
-    return _key_schema(Same(schema), frozenset(field_ids))
+    return _key_schema(IdentityKey(schema), frozenset(field_ids))
 
 
 @lru_cache(maxsize=64)
-def _key_schema(schema: Same, field_ids: frozenset[int]) -> Schema:
+def _key_schema(schema: IdentityKey, field_ids: frozenset[int]) -> Schema:
     return prune_columns(schema.value, set(field_ids))
 
 
@@ -181,8 +181,10 @@ def stage_keys(
     runtime: Runtime = SYSTEM,
     options: Mapping[str, str] | None = None,
 ) -> tuple[DataFile, ...]:
-    """Take out every older row with one of these keys: equality delete files under an unpartitioned spec, which reach
-    the whole table, or split by partition under a spec whose source columns all belong to the key (rule P21).
+    """Write equality delete files for every older row with one of these keys (rule P21).
+
+    They apply to the whole table under an unpartitioned spec, or are split by partition under a spec whose source
+    columns all belong to the key.
 
     ``rows`` have the table's current names, at least for the columns of the key. Raises SchemaMismatch.
     """

@@ -1,6 +1,6 @@
-"""Where the rows of replaced files went, kept in a small file beside the manifests (rule P26).
+"""Lineage files: where the rows of rewritten files are now, stored beside the manifests (rule P26).
 
-JSON, compressed. Sets of row numbers are kept as runs, like everything else here: (first, length) one after the other.
+Compressed JSON. Sets of row positions are stored as runs: (first, length) pairs in one flat list.
 """
 
 from __future__ import annotations
@@ -24,15 +24,20 @@ _CODEC: Literal["zstd"] = "zstd"
 _LARGEST = 2**63
 
 
-def write_lineage(storage: Storage, runtime: Runtime, metadata: TableMetadata, lineage: Lineage) -> str:
-    """Write it, durably, to a fresh file in the table's metadata folder; returns the path."""
+def write_lineage(
+    storage: Storage, runtime: Runtime, metadata: TableMetadata, lineage: Lineage, *, sync_folder: bool = True
+) -> str:
+    """Write it, durably, to a fresh file in the table's metadata folder; returns the path.
+
+    ``sync_folder``: as for ``Storage.write``.
+    """
     path = f"{metadata.metadata_folder}/{runtime.new_uuid()}-lineage.json.zst"
-    storage.write(path, _compressed(_to_json(lineage)))
+    storage.write(path, _compressed(_to_json(lineage)), sync_folder=sync_folder)
     return path
 
 
 def read_lineage(storage: Storage, path: str) -> Lineage:
-    """Raises CorruptMetadata when the file is gone or is not what ``write_lineage`` writes."""
+    """Raises CorruptMetadata if the file is missing or damaged."""
     try:
         data = storage.read(path)
     except StorageError as error:
@@ -61,7 +66,7 @@ def _to_json(lineage: Lineage) -> bytes:
 def _from_json(raw: Any) -> Lineage:
     if raw["version"] != _VERSION:
         raise ValueError(f"it has the version {raw['version']!r}, and {_VERSION} is known")
-    # A source without a name: rows of which nobody can be looking for the old place any more.
+    # An empty source: no reader needs the old position of these rows any more.
     sources: list[str] = [_text(each) if each != "" else "" for each in raw["sources"]]
     outputs = {
         _text(path): tuple(

@@ -1,7 +1,7 @@
-"""Whatever people hold rows in, as a stream of Arrow batches.
+"""Rows in any supported form as a stream of Arrow batches.
 
-Arrow comes in as it is and is cast by ``conform``. Python values (a list of dicts, a dict of columns) have no types of
-their own, so they are built with the table's.
+Arrow data keeps its types, which ``conform`` casts. Python values (a list of dicts, a dict of columns) are built with
+the table's types.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def opened(rows: object) -> object:
 
 
 def to_reader(rows: object, schema: Schema) -> pa.RecordBatchReader:
-    """The rows as a stream of batches, still in the types they came with. Raises InvalidInput, Unsupported.
+    """The rows as a stream of batches, in their own types. Raises InvalidInput, Unsupported.
 
     Python values are built with the table's types: a datetime without a zone counts as UTC where the column has one.
     """
@@ -72,7 +72,7 @@ def to_reader(rows: object, schema: Schema) -> pa.RecordBatchReader:
 
 
 def incoming_schema(rows: object, schema: Schema | None = None) -> pa.Schema:
-    """The columns that rows bring, for growing a table. Rows that can be read only once: pass ``opened(rows)``.
+    """The columns of the rows, for schema evolution. Rows that can be read only once: pass ``opened(rows)``.
 
     Python values are inferred, except where the table's type (``schema``) holds them.
     """
@@ -88,9 +88,9 @@ def incoming_schema(rows: object, schema: Schema | None = None) -> pa.Schema:
 
 
 def without_untyped(rows: object, schema: Schema) -> object:
-    """The rows without columns that the table lacks and whose values are all null, of which no type can be told.
+    """The rows without all-null columns that the table lacks, whose type cannot be inferred.
 
-    For growing a table: there is nothing in them to make a column of. Rows that can be read only once: pass
+    Schema evolution skips them. Rows that can be read only once: pass
     ``opened(rows)``, and read what this returns.
     """
     known = [each.name for each in schema.fields]
@@ -128,7 +128,7 @@ def _is_dicts(rows: Any) -> TypeGuard[Sequence[Mapping[Any, Any]]]:
     others = [position for position, row in enumerate(rows) if not isinstance(row, Mapping)]
     if others and len(others) < len(rows):
         wrong = type(rows[others[0]]).__name__
-        raise InvalidInput(f"Row {others[0]} is a {wrong}, and others are dicts", advice="Give a dict for each row")
+        raise InvalidInput(f"Row {others[0]} is a {wrong}, but other rows are dicts", advice="Give a dict for each row")
     return not others
 
 
@@ -144,7 +144,7 @@ def _module(rows: object) -> str:
 
 
 def _is_frame(rows: object) -> bool:
-    """Frames whose library we name only by its module: importing it here would make it a dependency."""
+    """Recognised by module name, so that their libraries are not imported."""
     return _module(rows) in ("pandas", "polars", "pyspark") and type(rows).__name__ == "DataFrame"
 
 
@@ -165,7 +165,7 @@ def _arrow_reader(rows: Any, schema: Schema | None = None) -> pa.RecordBatchRead
         return _imported(rows)
     if isinstance(rows, Iterator | list | tuple):
         return _from_batches(iter(rows))
-    raise InvalidInput(f"A {type(rows).__name__} is not rows", advice=_ACCEPTED)
+    raise InvalidInput(f"Cannot read rows from a {type(rows).__name__}", advice=_ACCEPTED)
 
 
 def _from_pandas(frame: Any, schema: Schema | None) -> pa.RecordBatchReader:
@@ -182,7 +182,7 @@ def _from_pandas(frame: Any, schema: Schema | None) -> pa.RecordBatchReader:
 
 
 def _levels_with_data(frame: Any, known: Sequence[str]) -> list[int]:
-    """The parts of the index that are named like a column of the table: others are how pandas counts."""
+    """The index levels named like a column of the table; other levels are not data."""
     taken = [name for name in frame.columns if isinstance(name, str)]
     return [
         position
@@ -198,7 +198,7 @@ def _imported(rows: Any) -> pa.RecordBatchReader:
         return _one_batch(pa.record_batch(rows))
     except (pa.ArrowException, ValueError, TypeError) as error:
         raise InvalidInput(
-            f"The {type(rows).__name__} is not a stream of rows: {_first_line(error)}", advice=_ACCEPTED
+            f"Cannot read rows from the {type(rows).__name__}: {_first_line(error)}", advice=_ACCEPTED
         ) from error
 
 
@@ -219,7 +219,7 @@ def _as_batches(rows: Any) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
         return rows.schema, [rows]
     if isinstance(rows, pa.Table):
         return rows.schema, rows.to_batches()
-    raise InvalidInput(f"An iterator of {type(rows).__name__} is not rows", advice=_ACCEPTED)
+    raise InvalidInput(f"Cannot read rows from an iterator of {type(rows).__name__}", advice=_ACCEPTED)
 
 
 def _alike(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -249,7 +249,7 @@ def _all_keys(rows: Sequence[Mapping[Any, Any]]) -> list[Any]:
 
 
 def _from_dicts(rows: Sequence[Mapping[Any, Any]], schema: Schema) -> pa.RecordBatch:
-    # Empty dicts are rows of nulls, and need one column to be counted by.
+    # Empty dicts are rows of nulls; one column keeps their count.
     names = _all_keys(rows) or [schema.fields[0].name]
     return _from_columns({name: [row.get(name) for row in rows] for name in names}, schema)
 
@@ -383,7 +383,7 @@ def _timestamptz(value: Any) -> Any:
 
 
 def _parsing(value: object, kind: str) -> str:
-    """How to make a date or time of a text; empty for other values."""
+    """How to parse a string as a date or time; empty for other values."""
     return f"Write datetime.{kind}.fromisoformat({_shown(value)})" if isinstance(value, str) else ""
 
 
@@ -428,7 +428,7 @@ def _uuid(value: Any) -> Any:
         raise Misfit(f"{_shown(value)} is not a uuid") from error
 
 
-# Arrow would cut the time off a datetime and the fraction off a float, and take text for bytes: hence our own look.
+# Arrow would truncate a datetime to a date and a float to an integer, and accept strings as bytes.
 _ADAPTERS: dict[type[IcebergType], Callable[[Any], Any]] = {
     IntegerType: _checked("a whole number", (Integral,), (bool,)),
     LongType: _checked("a whole number", (Integral,), (bool,)),
@@ -540,4 +540,4 @@ def _infer(name: str, values: Any) -> Any:
             advice="Make them Decimal, or text, or add the column with a type first",
         ) from error
     except (pa.ArrowException, ValueError, TypeError, Misfit) as error:
-        raise SchemaMismatch(f"The type of the column {name!r} cannot be told: {_first_line(error)}") from error
+        raise SchemaMismatch(f"Cannot infer the type of the column {name!r}: {_first_line(error)}") from error

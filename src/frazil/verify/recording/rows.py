@@ -15,7 +15,7 @@ from frazil.errors import FrazilError
 from frazil.expr import parse_filter
 from frazil.format.storage import Storage
 from frazil.model import DataFile
-from frazil.read.arrow import Reading, read_task
+from frazil.read.arrow import ReadContext, read_task
 from frazil.read.plan import FileTask, plan
 from frazil.read.positions import rows_with_positions
 from frazil.verify.recording.columns import Named
@@ -122,5 +122,5 @@ class _Reader:
         own = {path: FileTask(file, 0, None) for path, file in files.items() if path not in found}
         return {path: replace(task, residual=None) for path, task in {**found, **own}.items()}
 
-    def _reading(self, schema: Schema) -> Reading:
-        return Reading.of(self._storage, self._metadata, schema)
+    def _reading(self, schema: Schema) -> ReadContext:
+        return ReadContext.of(self._storage, self._metadata, schema)

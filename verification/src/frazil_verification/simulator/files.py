@@ -13,7 +13,7 @@ import pyarrow as pa
 from frazil.format.storage import FileInfo
 from frazil.runtime import RandomStream
 from frazil_verification.simulator.faults import Fault, Point
-from frazil_verification.simulator.process import BEGINNING_MS, Process
+from frazil_verification.simulator.process import Process
 from frazil_verification.simulator.schedule import Killed
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class SimulatedFiles:
             found = {path: file for path, file in found.items() if file.created < since}
             found |= {path: each.file for path, each in gone.items() if each.file.created < since <= each.at}
         for path, file in found.items():
-            yield FileInfo(path, len(file.data), BEGINNING_MS + int(file.created * 1000))
+            yield FileInfo(path, len(file.data))
 
     @property
     def _now(self) -> float:

@@ -1,4 +1,4 @@
-"""A write in the making: rows are staged, taken out and copied until it is complete; if it fails, nothing is left."""
+"""Builds a ``Write``: stages new rows, deletes and copies; a failure removes every file that was staged."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from frazil.commit.operations import Kind, Read, RowCounts, Write
 from frazil.dml.view import MERGE_ON_READ, Mode, Settings, View
 from frazil.expr import Filter, parse_filter
 from frazil.model import Content, DataFile, Predicate, Run
-from frazil.read.arrow import Reading, count_task
+from frazil.read.arrow import ReadContext, count_task
 from frazil.read.deletes import Keys
 from frazil.read.plan import FileTask, has_deletes, named_file, plan
 from frazil.read.positions import rows_with_matches
@@ -46,8 +46,11 @@ class _Parts:
     staged_moved: list[Rows] = field(default_factory=list)
 
 
-class Draft:
-    """``with Draft(view, settings) as draft: …; return draft.finished(…)``. An error in the block removes its files."""
+class WriteBuilder:
+    """``with WriteBuilder(view, settings) as builder: …; return builder.build(…)``.
+
+    An error in the block removes the files staged so far.
+    """
 
     def __init__(self, view: View, settings: Settings) -> None:
         self.view = view
@@ -65,7 +68,7 @@ class Draft:
         if error is not None:
             self.view.storage.delete([file.file_path for file in (*self._parts.added, *self._parts.deletes)])
 
-    # Rows that come
+    # Added rows
 
     def add_rows(self, rows: object) -> StagedFiles:
         """New rows, or rows with new values, under the table's current schema, spec and sort order."""
@@ -76,10 +79,10 @@ class Draft:
         self._parts.added += staged.files
         return staged
 
-    # Rows that go
+    # Deleted rows
 
-    def take_out(self, task: FileTask, rows: BitMap64, mode: Mode, keys: Keys | None = None) -> None:
-        """Take these live rows out of a file: those that match the task's filter and have one of the keys."""
+    def delete_rows(self, task: FileTask, rows: BitMap64, mode: Mode, keys: Keys | None = None) -> None:
+        """Delete these live rows of a file: those that match the task's filter and have one of the keys."""
         if not rows:
             return
         if len(rows) == self.live_rows(task):
@@ -88,14 +91,14 @@ class Draft:
             self.mark(task.file, rows)
         else:
             self.remove(task)
-            self.copy(_others(task, self.reading, keys), task.file)
+            self.copy(_remaining_rows(task, self.read_context, keys), task.file)
 
     def live_rows(self, task: FileTask) -> int:
-        """How many rows of the file no delete takes out. It is opened only where deletes by key apply."""
+        """The number of rows that no delete removes. The file is opened only where equality deletes apply."""
         return count_task(replace(task, residual=None), self._counting)
 
     def remove(self, task: FileTask) -> None:
-        """The whole file goes, and the delete files that were about it alone."""
+        """Remove the whole file, and the delete files that apply to it alone."""
         self._parts.removed.append(task.file)
         for ref in task.deletes:
             deletes = ref.file
@@ -103,12 +106,12 @@ class Draft:
                 self._parts.removed_deletes[deletes.file_path] = deletes
 
     def mark(self, file: DataFile, rows: BitMap64) -> None:
-        """The file stays, without these rows."""
+        """Keep the file, with position deletes for these rows."""
         self._parts.positions[file.file_path] = rows
         self._parts.touched[file.file_path] = file
 
     def move(self, path: str, rows: BitMap64) -> None:
-        """These rows of a file live on, with other values, among the rows that come."""
+        """Record that these rows of a file have new versions among the added rows."""
         self._parts.moved[path] = rows
 
     def copy(self, pieces: Pieces, like: DataFile, *, is_sorted: bool = True) -> None:
@@ -128,9 +131,9 @@ class Draft:
         self._parts.copies.update(copied.runs)
 
     def drop_unneeded_deletes(self) -> None:
-        """Delete files go that apply to no file which stays, once it is known which files go.
+        """Remove delete files that apply to no remaining file. Call it after the last ``remove``.
 
-        They only cost every reader a look, and readers without deletes by key refuse the table for them (P36).
+        They slow down every reader, and readers without equality deletes refuse the table because of them (P36).
         """
         view, parts = self.view, self._parts
         if not has_deletes(view.snapshot, view.storage):
@@ -145,16 +148,16 @@ class Draft:
                 parts.unneeded[path] = entry.sequence_number or 0
 
     def add_keys(self, keys: Sequence[pa.RecordBatch], field_ids: Sequence[int], spec_id: int) -> None:
-        """Every older row with one of these keys goes."""
+        """Delete every older row with one of these keys."""
         view = self.view
         self._parts.deletes += stage_keys(
             keys, field_ids, spec_id, metadata=view.metadata, storage=view.storage, runtime=view.runtime
         )
 
-    # What another engine has staged already
+    # What the caller has staged already
 
     def adopt_rows(self, files: Sequence[DataFile]) -> None:
-        """Data files with rows that come."""
+        """Data files with added rows."""
         self._parts.added += files
 
     def adopt_copies(self, files: Sequence[DataFile], runs: Mapping[str, tuple[Run, ...]]) -> None:
@@ -163,7 +166,7 @@ class Draft:
         self._parts.copies.update(runs)
 
     def adopt_marks(self, deletes: Sequence[DataFile], touched: Mapping[str, DataFile], rows: Rows) -> None:
-        """Position delete files, one for each of these data files. The rows may be looked up only when asked for."""
+        """Position delete files, one for each of these data files. ``rows`` may be read lazily."""
         self._parts.deletes += deletes
         self._parts.touched.update(touched)
         self._parts.staged_positions.append(rows)
@@ -173,27 +176,27 @@ class Draft:
         self._parts.deletes += deletes
 
     def adopt_moves(self, rows: Rows) -> None:
-        """These rows, all of them taken out, live on with other values among the rows that come."""
+        """Record that these rows, all of them deleted here, have new versions among the added rows."""
         self._parts.staged_moved.append(rows)
 
     # Reading
 
     @cached_property
-    def reading(self) -> Reading:
-        """For all columns of the current schema. Delete files are read once for the whole draft."""
-        return self.view.reading()
+    def read_context(self) -> ReadContext:
+        """For all columns of the current schema. Delete files are read once for the whole write."""
+        return self.view.read_context()
 
     @cached_property
-    def _counting(self) -> Reading:
+    def _counting(self) -> ReadContext:
         return self.narrowed(Schema())
 
-    def narrowed(self, schema: Schema) -> Reading:
+    def narrowed(self, schema: Schema) -> ReadContext:
         """For other columns."""
-        return replace(self.reading, schema=schema)
+        return replace(self.read_context, schema=schema)
 
-    # The end
+    # The result
 
-    def finished(
+    def build(
         self,
         kind: Kind,
         rows: RowCounts,
@@ -203,7 +206,7 @@ class Draft:
         keys: tuple[int, ...] = (),
         key_spec_id: int | None = None,
     ) -> Write:
-        """The write. ``asked``: which rows were asked to go, for those who append such rows meanwhile (P23)."""
+        """The write. ``asked``: the delete's condition, checked against rows appended concurrently (P23)."""
         view, parts = self.view, self._parts
         parts.deletes += stage_positions(
             parts.positions, parts.touched, metadata=view.metadata, storage=view.storage, runtime=view.runtime
@@ -239,13 +242,13 @@ class Draft:
 
 
 def _joined(own: Rows, others: list[Rows]) -> Rows:
-    # A chain looks a file up when it is asked for; it never writes to its maps.
+    # ChainMap looks files up lazily; nothing writes to it.
     return ChainMap(*(cast("dict[str, BitMap64]", each) for each in (own, *others))) if others else own
 
 
-def _others(task: FileTask, reading: Reading, keys: Keys | None) -> Pieces:
-    """The live rows of a file that do not match."""
-    for batch, numbers, matching in rows_with_matches(task, reading, keys):
+def _remaining_rows(task: FileTask, context: ReadContext, keys: Keys | None) -> Pieces:
+    """The live rows of a file that the delete does not match."""
+    for batch, numbers, matching in rows_with_matches(task, context, keys):
         stay = pc.invert(matching)
         yield task.file.file_path, batch.filter(stay), numbers.filter(stay)
 
@@ -257,7 +260,7 @@ def _predicate(where: Filter) -> Predicate | None:
 
 
 def _with_values(files: Sequence[DataFile], schema: Schema) -> Mapping[int, str]:
-    """The columns in which some file has, or may have, a value: to drop one of the others meanwhile takes nothing."""
+    """The columns in which a file has or may have a value. Dropping any other column concurrently loses nothing."""
     if not files:
         return {}
     empty = {

@@ -1,4 +1,4 @@
-"""A write in the making on Spark: the same as on Arrow, with the rows on executors."""
+"""Builds a ``Write`` on Spark: like the Arrow engine's builder, with the rows on executors."""
 
 from __future__ import annotations
 
@@ -13,37 +13,39 @@ import pyarrow.compute as pc
 from pyiceberg.schema import Schema
 from pyroaring import BitMap64
 
-from frazil.dml.draft import Draft, Pieces
 from frazil.dml.view import COPY_ON_WRITE, Mode, Settings, View
+from frazil.dml.write_builder import Pieces, WriteBuilder
 from frazil.errors import StorageError
 from frazil.expr import Filter
 from frazil.model import Content, DataFile, Run
-from frazil.on_spark.changes import Copies, stage_copies, stage_marks
+from frazil.on_spark.changes import Copies, stage_copies, stage_position_deletes
 from frazil.on_spark.fitting import means_the_same_in_arrow
-from frazil.on_spark.scan import FILE, POSITION, STRANGE_FILE, numbers_of, read_tasks, with_numbers
-from frazil.on_spark.session import Frame, Session, estimated_bytes, translated, without_origins
+from frazil.on_spark.scan import FILE, POSITION, UNEXPECTED_FILE, numbers_of, read_tasks, with_numbers
+from frazil.on_spark.session import Frame, Session, estimated_bytes, translated, without_column_origins
 from frazil.on_spark.stage import stage_rows
 from frazil.read.plan import FileTask
 from frazil.read.positions import bitmap, rows_with_positions
 from frazil.stage.arrow import StagedFiles
 
 MOST_BYTES, MOST_ROWS, MOST_WIDTH = 1 << 20, 20_000, 10_000
-"""A frame that Spark takes for this small is written by this process, if it has so few rows of so few bytes: the
-bookkeeping of a job that writes files takes several times as long as such rows do.
+"""A frame within these limits (bytes estimated by Spark, rows, bytes per row) is collected and written by the driver: a
+Spark job that writes files takes several times as long.
 """
 MOST_POSITIONS = 500_000
-"""So many row numbers come to the driver; more of them stay on the executors, and in the files they write."""
+"""Up to this many row positions are collected on the driver; more stay on the executors."""
 
 
-class SparkDraft(Draft):
-    """``with SparkDraft(spark, view, settings) as draft: …``. Frames of positions have the columns FILE, the mark
-    of the file of one of the tasks, and POSITION, a row of that file.
+class SparkWriteBuilder(WriteBuilder):
+    """The same on a Spark session: ``with SparkWriteBuilder(spark, view, settings) as builder: …``.
+
+    Frames of positions have two columns: FILE, the mark of the file of one of the tasks (``scan.read_tasks``), and
+    POSITION, the number of a row in that file.
     """
 
     def __init__(self, spark: Session, view: View, settings: Settings) -> None:
         super().__init__(view, settings)
         self.spark = spark
-        self._quiet = without_origins()
+        self._quiet = without_column_origins()
 
     def __enter__(self) -> Self:
         super().__enter__()
@@ -57,7 +59,7 @@ class SparkDraft(Draft):
         super().__exit__(kind, error, trace)
 
     def add_frame(self, rows: Frame, where: Filter | None = None) -> StagedFiles:
-        """New rows, or rows with new values. ``where``: each of them must match it."""
+        """Stage new rows, or rows with new values. ``where``: each of them must match it."""
         view = self.view
         here = None if where is not None else fetched(rows, view.schema)
         if here is not None:
@@ -87,19 +89,19 @@ class SparkDraft(Draft):
             numbered="mark",
         )
 
-    def take_out_matching(self, where: Filter, mode: Mode) -> int:
-        """Take out every row that the filter selects; returns how many there were."""
+    def delete_matching(self, where: Filter, mode: Mode) -> int:
+        """Delete every row that the filter selects; returns how many there were."""
         tasks = self.view.tasks(where)
         whole = [task for task in tasks if task.residual is None]
         some = [task for task in tasks if task.residual is not None]
         count = self.remove_whole(whole)
         if some:
             columns = _narrow(self.view.schema, where)
-            count += self.take_out_positions(some, self.rows(some, columns).select(FILE, POSITION), mode)
+            count += self.delete_positions(some, self.rows(some, columns).select(FILE, POSITION), mode)
         return count
 
     def remove_whole(self, tasks: Sequence[FileTask]) -> int:
-        """These files go with all their rows; returns how many of them were live."""
+        """Remove these files; returns how many live rows they had."""
         for task in tasks:
             self.remove(task)
         plain = [task for task in tasks if not task.deletes]
@@ -109,18 +111,18 @@ class SparkDraft(Draft):
         return sum(task.file.record_count for task in plain) + int(live)
 
     def few(self, positions: Frame, tasks: Sequence[FileTask], count: int | None = None) -> pa.Table | None:
-        """The positions themselves, with a task's number for FILE, if they are few enough for the driver; a job for
-        each file costs more then. ``count``: how many they are, where that is known.
+        """The positions themselves, with a task's number for FILE, if they are few enough for the driver, which is
+        then faster than a job. ``count``: how many they are, where that is known.
         """
         if count is not None and count > MOST_POSITIONS:
             return None
-        # To limit a frame takes a stage of its own.
+        # A limit adds a stage to the job.
         asked = positions.limit(MOST_POSITIONS + 1) if count is None else positions
         with translated("search for rows"):
             found: pa.Table = asked.toArrow()
         return numbered_here(found, tasks) if found.num_rows <= MOST_POSITIONS else None
 
-    def take_out_positions(
+    def delete_positions(
         self,
         tasks: Sequence[FileTask],
         positions: Frame,
@@ -129,18 +131,18 @@ class SparkDraft(Draft):
         moved: bool = False,
         few: pa.Table | None = None,
     ) -> int:
-        """Take these live rows out of their files; returns how many there were, a row named twice counted twice.
+        """Delete these live rows; returns how many there were, duplicates included.
 
-        ``moved``: they live on, with other values, among the rows that come. ``few``: the same positions, where the
-        caller has them here already.
+        ``moved``: the rows have new versions among the added rows. ``few``: the same positions, if the caller has
+        collected them already.
         """
         few = self.few(positions.select(FILE, POSITION), tasks) if few is None else few
         if few is not None:
-            return self._take_out_few(tasks, few, mode, moved=moved)
+            return self._delete_few(tasks, few, mode, moved=moved)
         positions = with_numbers(self.spark, positions.select(FILE, POSITION), tasks)
         if mode == COPY_ON_WRITE:
             return self._copy_the_rest(tasks, positions, moved=moved)
-        marks = stage_marks(self.spark, positions, tasks, self.view)
+        marks = stage_position_deletes(self.spark, positions, tasks, self.view)
         whole = {number for number, count in marks.counts.items() if count == tasks[number].file.record_count}
         gone = [tasks[number].file.file_path for number in whole]
         for number in whole:
@@ -159,7 +161,7 @@ class SparkDraft(Draft):
             self.adopt_moves(_Uncopied([tasks[number].file for number in whole], {}))
         return sum(marks.counts.values()) + marks.repeated
 
-    def _take_out_few(self, tasks: Sequence[FileTask], few: pa.Table, mode: Mode, *, moved: bool) -> int:
+    def _delete_few(self, tasks: Sequence[FileTask], few: pa.Table, mode: Mode, *, moved: bool) -> int:
         partial: list[int] = []
         for number, rows in _by_file(few).items():
             task = tasks[number]
@@ -193,15 +195,16 @@ class SparkDraft(Draft):
         if not copied:
             return Copies((), {})
         if self.view.metadata.name_mapping is not None:
-            # Files of before the table was Iceberg's have no ids, by which executors find columns.
+            # Files from before the table was an Iceberg table have no field ids, which executors need to find columns.
             return self._copied_here(tasks, copied, positions)
         drops = self.with_keyed(tasks, copied, positions)
         groups = [[number] for number in copied]
         return stage_copies(self.spark, drops, groups, tasks, self.view, self._settings)
 
     def with_keyed(self, tasks: Sequence[FileTask], chosen: Sequence[int], drops: Frame | None) -> Frame | None:
-        """The rows to leave out of copies, with those that deletes by key take out of these files already. Here FILE is
-        the number of a task.
+        """The rows to leave out of copies, and those that equality deletes remove from these files already.
+
+        FILE is the index of a task here.
         """
         keyed = [number for number in chosen if _has_keys(tasks[number])]
         if not keyed:
@@ -217,14 +220,14 @@ class SparkDraft(Draft):
         before = len(self._parts.added)
         for number in copied:
             rows = positions.where(positions[FILE] == number).select(POSITION).toArrow().column(0).combine_chunks()
-            self.copy(_others(replace(tasks[number], residual=None), bitmap(rows), self), tasks[number].file)
+            self.copy(_remaining_rows(replace(tasks[number], residual=None), bitmap(rows), self), tasks[number].file)
         files = tuple(self._parts.added[before:])
         del self._parts.added[before:]
         return Copies(files, {file.file_path: self._parts.copies[file.file_path] for file in files})
 
 
 def fetched(rows: Frame, schema: Schema) -> pa.Table | None:
-    """The rows themselves, if they are few and short and Arrow's writer makes the same of them."""
+    """The rows, if they are few and short and Arrow's writer stores them the same way; otherwise None."""
     if not means_the_same_in_arrow(rows, schema) or estimated_bytes(rows) > MOST_BYTES:
         return None
     from pyspark.sql import functions as F
@@ -234,7 +237,7 @@ def fetched(rows: Frame, schema: Schema) -> pa.Table | None:
     if long:
         width = sum((F.coalesce(F.octet_length(each), F.lit(0)) for each in long), F.lit(0))
         named = named.where(F.when(width <= MOST_WIDTH, True).otherwise(F.raise_error(F.lit("long")).cast("boolean")))
-    # What else fails here fails again where the rows are written, and is told there.
+    # Other errors occur again, and are reported, when Spark writes the rows.
     with contextlib.suppress(Exception):
         found: pa.Table = named.limit(MOST_ROWS + 1).toArrow()
         return found.rename_columns(rows.columns) if found.num_rows <= MOST_ROWS and not _has_nan(found) else None
@@ -242,26 +245,26 @@ def fetched(rows: Frame, schema: Schema) -> pa.Table | None:
 
 
 def _has_nan(rows: pa.Table) -> bool:
-    """NaN is above all numbers in Spark. Arrow leaves it out of a file's statistics, by which Iceberg's reader in Spark
-    then leaves out rows for which ``x > 5`` holds; Spark's own writer says that there is one.
+    """Spark sorts NaN above all numbers, so ``NaN > 5`` holds. Arrow's statistics ignore NaN, so that Iceberg's reader
+    in Spark would prune such a file; Spark's own writer drops the bounds.
     """
     floats = (column for column in rows.columns if pa.types.is_floating(column.type))
     return any(pc.any(pc.is_nan(column)).as_py() for column in floats)
 
 
 def numbered_here(positions: pa.Table, tasks: Sequence[FileTask]) -> pa.Table:
-    """Positions with the number of a task for FILE."""
+    """Positions with the index of a task for FILE."""
     known = numbers_of(tasks) if tasks else {}
     marks: Any = pa.array(known, pa.int64())
     places: Any = pc.index_in(positions[FILE], value_set=marks)
     if places.null_count:
-        raise StorageError(f"{STRANGE_FILE}; nothing was committed")
+        raise StorageError(f"{UNEXPECTED_FILE}; nothing was committed")
     numbers: Any = pa.array(known.values(), pa.int32())
     return positions.set_column(positions.schema.get_field_index(FILE), FILE, numbers.take(places.combine_chunks()))
 
 
 class _Uncopied(Mapping[str, BitMap64]):
-    """The rows of removed files that are in no copy: those that live on with other values, or were gone before."""
+    """The rows of removed files that are in no copy: those with new versions, and those deleted before."""
 
     def __init__(self, files: Sequence[DataFile], runs: Mapping[str, tuple[Run, ...]]) -> None:
         self._files = {file.file_path: file for file in files}
@@ -283,9 +286,9 @@ class _Uncopied(Mapping[str, BitMap64]):
         return len(self._files)
 
 
-def _others(task: FileTask, gone: BitMap64, draft: SparkDraft) -> Pieces:
-    """The live rows of a file that are not among these."""
-    for batch, numbers in rows_with_positions(task, draft.reading):
+def _remaining_rows(task: FileTask, gone: BitMap64, builder: SparkWriteBuilder) -> Pieces:
+    """The live rows of a file without these."""
+    for batch, numbers in rows_with_positions(task, builder.read_context):
         stay: Any = pa.array([number not in gone for number in numbers.to_pylist()], pa.bool_())  # type: ignore[operator]
         yield task.file.file_path, batch.filter(stay), numbers.filter(stay)
 
@@ -301,7 +304,7 @@ def _has_keys(task: FileTask) -> bool:
 
 
 def _narrow(schema: Schema, where: Filter) -> Schema:
-    """One column, as rows are looked for and not looked at. Those that the filter reads come by themselves."""
+    """One column, as only positions are needed. Columns that the filter reads are added by the scan."""
     named = [field for field in schema.fields if field.field_id in where.field_ids]
     return Schema(*named[:1]) if named else _one_column(schema)
 
@@ -311,9 +314,9 @@ def _one_column(schema: Schema) -> Schema:
 
 
 def check_count(staged: StagedFiles, found: int, what: str) -> None:
-    """Rows that were taken out and rows that take their place are read twice, and must be the same ones."""
+    """The deleted rows and their new versions are read separately, and must be the same rows."""
     if staged.rows != found:
         raise StorageError(
             f"The {what} found {found} rows to change and wrote {staged.rows}",
-            advice="Nothing was committed. Values that differ from run to run do this: leave them out of the write",
+            advice="Nothing was committed. Values that differ from run to run cause this: remove them from the write",
         )
