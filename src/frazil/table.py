@@ -128,9 +128,10 @@ class Table(Verbs):
 
     def _shared_commits(self, metadata: TableMetadata) -> Mapping[int, tuple[SharedCommit, ...]]:
         numbers = [each.sequence_number for each in metadata.snapshots() if GROUP_SIZE in each.summary]
-        if not numbers:
+        log = self._lake.catalog.changes
+        if not numbers or log is None:
             return {}
-        return commits_of(self._lake.catalog.find_changes(metadata.uuid, min(numbers) - 1, max(numbers)))
+        return commits_of(log.find(metadata.uuid, min(numbers) - 1, max(numbers)))
 
     def _identity(self, commit_id: str | None, verb: str, **parameters: object) -> Identity:
         if commit_id is not None and (not isinstance(commit_id, str) or not commit_id.strip() or len(commit_id) > 200):

@@ -169,12 +169,14 @@ class Transaction(_Session):
         self._pins.append(self.lake.runtime.new_hex())
         with suppress(FrazilError):
             # Without it the checks have more to read, and that is all.
-            self.lake.catalog.pin(self._pins[-1], metadata.uuid, needed, _PINNED_MS)
+            if (pins := self.lake.catalog.pins) is not None:
+                pins.pin(self._pins[-1], metadata.uuid, needed, _PINNED_MS)
 
     def _unpin(self) -> None:
         for key in self._pins:
             with suppress(FrazilError):
-                self.lake.catalog.unpin(key)
+                if (pins := self.lake.catalog.pins) is not None:
+                    pins.unpin(key)
         self._pins = []
 
     def commit(self) -> Commit | None:
