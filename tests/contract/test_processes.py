@@ -192,7 +192,7 @@ def test_parent_and_child_may_write_at_once_after_a_fork(store: Any) -> None:
     assert store.swap(Swap.of_table(EVENTS, store.read(EVENTS).location, "end", None)) == Committed("end")
 
 
-def test_a_fork_in_the_middle_of_another_threads_work_hangs_nobody(store: Any) -> None:
+def test_a_fork_during_another_threads_work_blocks_no_process(store: Any) -> None:
     stop = threading.Event()
 
     def busy() -> None:

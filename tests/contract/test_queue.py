@@ -221,11 +221,13 @@ def test_p9_a_commit_in_the_queue_is_found_by_its_id(store: Any) -> None:
 
 
 def test_a_writer_is_woken_by_the_swap_of_its_commit(store: Any) -> None:
-    mine = ticket("a", notify_address=store.queue.notifier.address())
-    store.queue.put(mine, LONG)
+    queued = ticket("a", notify_address=store.queue.notifier.address())
+    store.queue.put(queued, LONG)
     woken = threading.Thread(target=store.queue.notifier.sleep, args=("a", 3600.0))
     woken.start()
-    assert swap(store, "v0", "v1", QueueUpdate({"a": b""}, to_notify=((mine.notify_address, "a"),))) == Committed("v1")
+    assert swap(store, "v0", "v1", QueueUpdate({"a": b""}, to_notify=((queued.notify_address, "a"),))) == Committed(
+        "v1"
+    )
     woken.join(60)
     assert not woken.is_alive()
 
@@ -280,14 +282,14 @@ def test_a_writer_that_cannot_be_notified_is_ignored(store: Any) -> None:
 def test_a_forked_child_is_woken_at_an_address_of_its_own(tmp_path: Path) -> None:
     with closing(SqliteStore(tmp_path / "catalog.db")) as store:
         assert store.queue is not None
-        mine = store.queue.notifier.address()
+        address = store.queue.notifier.address()
         read, write = os.pipe()
         if (child := os.fork()) == 0:
             os.write(write, store.queue.notifier.address().encode())
             os._exit(0)
         os.waitpid(child, 0)
-        assert os.read(read, 100).decode() not in ("", mine)
-        assert store.queue.notifier.address() == mine
+        assert os.read(read, 100).decode() not in ("", address)
+        assert store.queue.notifier.address() == address
         os.close(read)
         os.close(write)
 
