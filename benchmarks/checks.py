@@ -4,7 +4,7 @@ A table of ten columns, partitioned by one of them. A delete and an update are s
 land: appends, 50 of them beside the same rows where only column bounds tell them apart, and 50 deletes, updates,
 upserts and compactions elsewhere. None of them conflicts. ``cold``: a lake opened anew, which remembers nothing;
 ``warm``: the same lake checks once more. The head is read before the clock starts. A query is one call of
-``find_changes``, which is one SELECT.
+``ChangeLog.find``, which is one SELECT.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from pyiceberg.types import LongType, StringType
 import frazil
 from common import Place, Report, places
 from frazil.catalog.base import ChangeRecord
-from frazil.catalog.pointer import PointerCatalog
 from frazil.commit import summaries
 from frazil.commit.checking import examined
 from frazil.commit.conflicts import head_conflicts
@@ -183,7 +182,9 @@ class Work:
 def watched(lake: frazil.Lake) -> Iterator[Work]:
     """Counts queries for changes, and files that are read."""
     work = Work()
-    storage, find = lake.storage, lake.catalog.find_changes
+    log = lake.catalog.changes
+    assert log is not None
+    storage, find = lake.storage, log.find
     read, open_input = storage.read, storage.open_input
 
     def counted_find(table_uuid: str, after: int, up_to: int) -> list[ChangeRecord]:
@@ -199,7 +200,7 @@ def watched(lake: frazil.Lake) -> Iterator[Work]:
         return open_input(path)
 
     with (
-        _replaced(lake.catalog, find_changes=counted_find),
+        _replaced(log, find=counted_find),
         _replaced(storage, read=counted_read, open_input=counted_open),
     ):
         yield work
@@ -220,7 +221,8 @@ def check(lake: frazil.Lake, write: Write, head: TableMetadata) -> int:
     """What every attempt of a commit does before it writes anything; returns how many changes it looked at."""
 
     def kept(after: int, up_to: int) -> Mapping[int, Change | Predicate]:
-        return summaries.from_records(lake.catalog.find_changes(head.uuid, after, up_to))
+        assert lake.catalog.changes is not None
+        return summaries.from_records(lake.catalog.changes.find(head.uuid, after, up_to))
 
     found = head_conflicts(write, head)
     since = history(lake.storage, head, write.branch, write.base, kept)
@@ -297,8 +299,8 @@ def checks(place: Place, report: Report, commits: int, times: int) -> None:
     report.ratio(f"{place.kind}: 100 ms over the dearest warm check", 100, warm, wanted=1)
     whole_commits(place, base, report, 3)
     lake = connected(place)
-    assert isinstance(lake.catalog, PointerCatalog)
-    lake.catalog.store.forget_changes(base.uuid)
+    assert lake.catalog.changes is not None
+    lake.catalog.changes.forget(base.uuid)
     lake.close()
     without = {verb: writes[verb] for verb in ("delete", "update")}
     measure(place, without, report, " without summaries", max(times // 2, 1))

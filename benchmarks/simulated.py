@@ -2,7 +2,7 @@
 
     python benchmarks/simulated.py --commits 1000000 --jobs 2      make simulate-long
 
-Most chunks are of the usual kind; the others have more faults, or are on catalogs of others, or both.
+Most chunks are of the usual kind; the others have more faults, or are on third-party catalogs, or both.
 ``benchmarks/results/simulation.json`` has the counts, and the digest of each chunk: ``frazil simulate --seed N --seeds
 1000`` of the same version prints the same one. ``--spot 5`` runs that many of its chunks again and compares the
 digests, so that counts of another version do not pass for this one's; ``--anew`` forgets what is there.

@@ -15,7 +15,7 @@ from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from pyiceberg.table.metadata import new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
-from frazil.catalog.base import Catalog, OpenedCatalog
+from frazil.catalog.base import LakeCatalog, OpenedCatalog
 from frazil.catalog.open import absolute_location, absolute_uri, absolute_warehouse, open_catalog
 from frazil.catalog.peers import pyiceberg_catalog, spark_conf
 from frazil.commit.context import CommitContext, OnPhase
@@ -169,7 +169,7 @@ class Lake:
         return self._opened.uri_shown
 
     @property
-    def catalog(self) -> Catalog:
+    def catalog(self) -> LakeCatalog:
         return self._opened.catalog
 
     @property

@@ -226,12 +226,14 @@ class Transaction:
         self._pins.append(self.lake.runtime.new_hex())
         with suppress(FrazilError):
             # If they expire, the checks have more to read, and nothing else changes.
-            self.lake.catalog.pin(self._pins[-1], metadata.uuid, needed, _PINNED_MS)
+            if (pins := self.lake.catalog.pins) is not None:
+                pins.pin(self._pins[-1], metadata.uuid, needed, _PINNED_MS)
 
     def _unpin(self) -> None:
         for key in self._pins:
             with suppress(FrazilError):
-                self.lake.catalog.unpin(key)
+                if (pins := self.lake.catalog.pins) is not None:
+                    pins.unpin(key)
         self._pins = []
 
     def _check_writable(self, ident: Ident) -> None:

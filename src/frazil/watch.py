@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from frazil.catalog._queue_stats import QueueStats, queue_stats
 from frazil.catalog._sql import SqlStore
-from frazil.catalog.base import Catalog
+from frazil.catalog.base import LakeCatalog
 from frazil.catalog.pointer import PointerCatalog
 from frazil.commit.group import GROUP_SIZE
 from frazil.errors import NoSuchTable, PermissionDenied, StorageError
@@ -109,7 +109,7 @@ class TableActivity:
 # Sampling
 
 
-def sample(catalog: Catalog, before: LakeSample | None = None, runtime: Runtime = SYSTEM) -> LakeSample:
+def sample(catalog: LakeCatalog, before: LakeSample | None = None, runtime: Runtime = SYSTEM) -> LakeSample:
     """Samples every table and the queue. Tables that have not moved since ``before`` are not read again.
 
     A table that cannot be read has a ``problem``; raises CatalogUnavailable when the catalog cannot be reached.
@@ -128,7 +128,7 @@ def sample(catalog: Catalog, before: LakeSample | None = None, runtime: Runtime 
     return LakeSample(tables, _queue(catalog))
 
 
-def _table(catalog: Catalog, ident: Ident, runtime: Runtime) -> TableSample | None:
+def _table(catalog: LakeCatalog, ident: Ident, runtime: Runtime) -> TableSample | None:
     """None: it was dropped concurrently."""
     at = runtime.monotonic()
     try:
@@ -146,7 +146,7 @@ def _log(metadata: TableMetadata) -> tuple[str, ...]:
     return tuple(entry["metadata-file"] for entry in metadata.raw.get("metadata-log") or ())
 
 
-def _queue(catalog: Catalog) -> Mapping[str, QueueStats] | None:
+def _queue(catalog: LakeCatalog) -> Mapping[str, QueueStats] | None:
     if isinstance(catalog, PointerCatalog) and isinstance(catalog.store, SqlStore):
         return queue_stats(catalog.store)
     return None

@@ -1,4 +1,4 @@
-"""Proposals against tables whose manifests nobody reads: what a catalog decides, it decides from metadata alone."""
+"""Proposals against tables without manifests: a catalog decides from the metadata alone."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def send_exactly(catalog: ForeignCatalog, head: Head, proposal: Proposal) -> Out
 
 
 def landed(catalog: ForeignCatalog, updates: Iterable[Json], record: CommitRecord | None = None) -> Head:
-    """Somebody's commit that meets no obstacle; the head after it."""
+    """Another writer's commit, without a conflict; the head after it."""
     outcome = send(catalog, catalog.load(EVENTS), updates, record)
     assert isinstance(outcome, Committed), outcome
     return catalog.load(EVENTS)

@@ -6,7 +6,7 @@ import pytest
 
 from contract.openers import Address
 from contract.samples import EVENTS, add_column, commit, create_table, new_metadata, prepared, record_for, set_property
-from frazil.catalog.base import Catalog, Committed, OpenedCatalog, Stale
+from frazil.catalog.base import Committed, LakeCatalog, OpenedCatalog, Stale
 from frazil.errors import (
     CorruptMetadata,
     NamespaceExists,
@@ -24,12 +24,12 @@ def files_of(opened: OpenedCatalog) -> set[str]:
     return {info.path.removeprefix("file://") for info in opened.storage.list(opened.warehouse)}
 
 
-def test_a_new_catalog_is_empty(catalog: Catalog) -> None:
+def test_a_new_catalog_is_empty(catalog: LakeCatalog) -> None:
     assert catalog.tables() == []
     assert catalog.namespaces() == {}
 
 
-def test_namespaces_keep_their_properties_and_a_second_creation_is_refused(catalog: Catalog) -> None:
+def test_namespaces_keep_their_properties_and_a_second_creation_is_refused(catalog: LakeCatalog) -> None:
     catalog.create_namespace(("shop",), {"owner": "ann"})
     assert catalog.namespaces()["shop",].get("owner") == "ann"
     with pytest.raises(NamespaceExists, match="shop"):
@@ -82,7 +82,7 @@ def test_a_table_that_exists_is_not_created_again_and_leaves_no_file(opened: Ope
     assert opened.catalog.load(EVENTS).location == head.location
 
 
-def test_what_is_not_there_is_said_by_name(catalog: Catalog) -> None:
+def test_what_is_not_there_is_said_by_name(catalog: LakeCatalog) -> None:
     with pytest.raises(NoSuchTable, match=r"shop\.events"):
         catalog.load(EVENTS)
     with pytest.raises(NoSuchTable, match=r"shop\.events"):

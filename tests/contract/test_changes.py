@@ -21,6 +21,7 @@ from frazil.catalog.memory import MemoryStore
 from frazil.catalog.pointer import PointerCatalog
 from frazil.catalog.postgres import PostgresStore
 from frazil.catalog.sqlite import SqliteStore
+from frazil.catalog.store import Swap
 from frazil.errors import NoSuchTable, PermissionDenied, StorageError
 from frazil.model import Ident
 
@@ -38,27 +39,30 @@ def change(
 # Every catalog, through the protocol
 
 
+def kept(catalog: Catalog, table_uuid: str, after: int = 0, up_to: int = 10) -> list[ChangeRecord]:
+    return [] if catalog.changes is None else catalog.changes.find(table_uuid, after, up_to)
+
+
 def found(catalog: Catalog, head: Head, after: int = 0, up_to: int = 1 << 40) -> list[int]:
-    return [each.sequence_number for each in catalog.find_changes(head.metadata.uuid, after, up_to)]
+    return [each.sequence_number for each in kept(catalog, head.metadata.uuid, after, up_to)]
 
 
 def test_changes_land_with_the_swap_and_not_with_a_lost_one(opened: OpenedCatalog, opener: Opener) -> None:
     catalog = opened.catalog
-    assert catalog.capabilities.keeps_changes is opener.ours
+    assert (catalog.changes is not None) is opener.ours
     head = create_table(opened)
     uuid = head.metadata.uuid
     winner, loser = change(1, uuid=uuid), change(1, snapshot_id=9, uuid=uuid)
     first = catalog.prepare(EVENTS, head, replace(add_column(head, "a"), changes=(winner,)))
     second = catalog.prepare(EVENTS, head, replace(add_column(head, "b"), changes=(loser,)))
-    assert catalog.find_changes(uuid, 0, 10) == []
+    assert not opener.ours or kept(catalog, uuid) == []
     assert isinstance(catalog.swap(first), Committed)
     assert isinstance(catalog.swap(second), Stale)
     if not opener.ours:
-        assert catalog.find_changes(uuid, 0, 10) == []
         return
-    assert catalog.find_changes(uuid, 0, 10) == [winner]
+    assert kept(catalog, uuid) == [winner]
     assert isinstance(catalog.swap(first), Committed), "the answer was lost, and the same swap is sent again"
-    assert catalog.find_changes(uuid, 0, 10) == [winner]
+    assert kept(catalog, uuid) == [winner]
 
 
 def test_changes_are_found_by_their_numbers_in_order(opened: OpenedCatalog, opener: Opener) -> None:
@@ -71,7 +75,7 @@ def test_changes_are_found_by_their_numbers_in_order(opened: OpenedCatalog, open
         assert isinstance(catalog.swap(catalog.prepare(EVENTS, current, proposal)), Committed)
     assert found(catalog, head) == ([3, 4, 5, 6, 8, 9] if opener.ours else [])
     assert found(catalog, head, after=4, up_to=8) == ([5, 6, 8] if opener.ours else [])
-    assert catalog.find_changes("another table", 0, 100) == []
+    assert kept(catalog, "another table", 0, 100) == []
 
 
 def test_a_dropped_table_leaves_no_changes_and_others_keep_theirs(opened: OpenedCatalog, opener: Opener) -> None:
@@ -142,7 +146,7 @@ def test_concurrent_swaps_keep_the_winners_changes_alone(opened: OpenedCatalog, 
     catalog = opened.catalog
     if not opener.ours:
         # Properties of several writers all land there, and no catalog of others keeps a change.
-        assert not catalog.capabilities.keeps_changes
+        assert catalog.changes is None
         return
     head = create_table(opened)
     uuid = head.metadata.uuid
@@ -157,7 +161,7 @@ def test_concurrent_swaps_keep_the_winners_changes_alone(opened: OpenedCatalog, 
         outcomes = race([lambda each=each: catalog.swap(each) for each in ready])  # type: ignore[misc]
         winners = [n for n, outcome in enumerate(outcomes) if isinstance(outcome, Committed)]
         assert len(winners) == 1, outcomes
-        assert catalog.find_changes(uuid, number - 1, number) == [change(number, winners[0], uuid=uuid)]
+        assert kept(catalog, uuid, number - 1, number) == [change(number, winners[0], uuid=uuid)]
 
 
 def test_p28_a_pinned_version_that_was_cleaned_up_says_so(tmp_path: Path) -> None:
@@ -195,15 +199,15 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
 
 
 def test_a_commit_id_that_is_taken_rolls_the_changes_back(store: Any) -> None:
-    assert store.put_commit(RECORD)
-    assert store.swap(EVENTS, "v0", "v1", RECORD, [change(1)]) == Stale("v0")
-    assert store.find_changes(UUID, 0, 10) == []
+    assert store.commits.put(RECORD)
+    assert store.swap(Swap.of_table(EVENTS, "v0", "v1", RECORD, [change(1)])) == Stale("v0")
+    assert store.changes.find(UUID, 0, 10) == []
 
 
 def test_a_change_that_is_there_already_is_no_obstacle(store: Any) -> None:
-    assert store.swap(EVENTS, "v0", "v1", None, [change(1, body=b"first")]) == Committed("v1")
-    assert store.swap(EVENTS, "v1", "v2", None, [change(1, body=b"again"), change(2)]) == Committed("v2")
-    assert [each.body for each in store.find_changes(UUID, 0, 10)] == [b"first", change(2).body]
+    assert store.swap(Swap.of_table(EVENTS, "v0", "v1", None, [change(1, body=b"first")])) == Committed("v1")
+    assert store.swap(Swap.of_table(EVENTS, "v1", "v2", None, [change(1, body=b"again"), change(2)])) == Committed("v2")
+    assert [each.body for each in store.changes.find(UUID, 0, 10)] == [b"first", change(2).body]
 
 
 def test_old_changes_go_every_500_numbers(store: Any) -> None:
@@ -211,35 +215,37 @@ def test_old_changes_go_every_500_numbers(store: Any) -> None:
     others = ChangeRecord("another table", 1, 1, b"x")
     swaps = [[others], [change(each) for each in range(1, 5)], [change(10_400)], [change(10_502)]]
     for n, changes in enumerate(swaps):
-        assert store.swap(EVENTS, location, f"w{n}", None, changes) == Committed(f"w{n}")
+        assert store.swap(Swap.of_table(EVENTS, location, f"w{n}", None, changes)) == Committed(f"w{n}")
         location = f"w{n}"
-    assert len(store.find_changes(UUID, 0, 1 << 40)) == 6
+    assert len(store.changes.find(UUID, 0, 1 << 40)) == 6
     # 10_999, 11_000, 11_001 crosses a multiple of 500; what lies more than 10,000 behind goes.
     three = [change(each) for each in (10_999, 11_000, 11_001)]
-    assert store.swap(EVENTS, location, "end", None, three) == Committed("end")
-    assert [each.sequence_number for each in store.find_changes(UUID, 0, 1 << 40)] == [
+    assert store.swap(Swap.of_table(EVENTS, location, "end", None, three)) == Committed("end")
+    assert [each.sequence_number for each in store.changes.find(UUID, 0, 1 << 40)] == [
         10_400,
         10_502,
         10_999,
         11_000,
         11_001,
     ]
-    assert store.find_changes("another table", 0, 10) == [others]
+    assert store.changes.find("another table", 0, 10) == [others]
 
 
 def test_changes_may_be_large_and_of_any_bytes(store: Any) -> None:
     body = os.urandom(64 << 10)
-    assert store.swap(EVENTS, "v0", "v1", None, [change(1, body=body), change(2, body=b"")]) == Committed("v1")
-    assert [each.body for each in store.find_changes(UUID, 0, 10)] == [body, b""]
+    assert store.swap(
+        Swap.of_table(EVENTS, "v0", "v1", None, [change(1, body=body), change(2, body=b"")])
+    ) == Committed("v1")
+    assert [each.body for each in store.changes.find(UUID, 0, 10)] == [body, b""]
 
 
 def test_forgotten_changes_are_gone_and_other_tables_keep_theirs(store: Any) -> None:
     others = ChangeRecord("another table", 1, 1, b"x")
-    store.swap(EVENTS, "v0", "v1", None, [change(1), others])
-    store.forget_changes(UUID)
-    store.forget_changes(UUID)
-    assert store.find_changes(UUID, 0, 10) == []
-    assert store.find_changes("another table", 0, 10) == [others]
+    store.swap(Swap.of_table(EVENTS, "v0", "v1", None, [change(1), others]))
+    store.changes.forget(UUID)
+    store.changes.forget(UUID)
+    assert store.changes.find(UUID, 0, 10) == []
+    assert store.changes.find("another table", 0, 10) == [others]
 
 
 # Databases without the table
@@ -258,35 +264,37 @@ def older(database: Database) -> Database:
 def test_an_older_database_gets_the_table_when_a_writer_connects(older: Database) -> None:
     with closing(older.open()) as store:
         assert not store.created
-        assert store.swap(EVENTS, "v0", "v1", RECORD, [change(1)]) == Committed("v1")
-        assert store.find_changes(UUID, 0, 10) == [change(1)]
+        assert store.swap(Swap.of_table(EVENTS, "v0", "v1", RECORD, [change(1)])) == Committed("v1")
+        assert store.changes.find(UUID, 0, 10) == [change(1)]
     with closing(older.open(read_only=True)) as reader:
-        assert reader.find_changes(UUID, 0, 10) == [change(1)]
+        assert reader.changes.find(UUID, 0, 10) == [change(1)]
         with pytest.raises(PermissionDenied, match="read_only"):
-            reader.forget_changes(UUID)
+            reader.changes.forget(UUID)
 
 
 def test_a_reader_of_an_older_database_finds_nothing_and_makes_nothing(older: Database) -> None:
     with closing(older.open(read_only=True)) as store:
         assert store.read(EVENTS).location == "v0"
-        assert store.find_changes(UUID, 0, 10) == []
+        assert store.changes.find(UUID, 0, 10) == []
     with pytest.raises((sqlite3.OperationalError, psycopg.errors.UndefinedTable)):
         older.ask("SELECT * FROM frazil_changes")
 
 
 def test_p10_the_table_may_be_dropped_under_a_running_writer(older: Database) -> None:
     with closing(older.open()) as store:
-        assert store.swap(EVENTS, "v0", "v1", RECORD, [change(1)]) == Committed("v1")
+        assert store.swap(Swap.of_table(EVENTS, "v0", "v1", RECORD, [change(1)])) == Committed("v1")
         older.ask("DROP TABLE frazil_changes")
-        assert store.find_changes(UUID, 0, 10) == []
-        assert store.swap(EVENTS, "v1", "v2", replace(RECORD, commit_id="c2"), [change(2)]) == Committed("v2")
-        assert store.find_commit(UUID, "c2") is not None
-        assert store.swap(EVENTS, "v2", "v3", None, [change(3)]) == Committed("v3")
-        assert store.swap(EVENTS, "v1", "v4", None, [change(4)]) == Stale("v3")
-        store.forget_changes(UUID)
+        assert store.changes.find(UUID, 0, 10) == []
+        assert store.swap(Swap.of_table(EVENTS, "v1", "v2", replace(RECORD, commit_id="c2"), [change(2)])) == Committed(
+            "v2"
+        )
+        assert store.commits.find(UUID, "c2") is not None
+        assert store.swap(Swap.of_table(EVENTS, "v2", "v3", None, [change(3)])) == Committed("v3")
+        assert store.swap(Swap.of_table(EVENTS, "v1", "v4", None, [change(4)])) == Stale("v3")
+        store.changes.forget(UUID)
     with closing(older.open()) as again:
-        assert again.swap(EVENTS, "v3", "v4", None, [change(4)]) == Committed("v4")
-        assert again.find_changes(UUID, 0, 10) == [change(4)]
+        assert again.swap(Swap.of_table(EVENTS, "v3", "v4", None, [change(4)])) == Committed("v4")
+        assert again.changes.find(UUID, 0, 10) == [change(4)]
 
 
 def test_p10_a_user_who_may_not_touch_the_table_commits_all_the_same(postgres_uri: str) -> None:
@@ -301,14 +309,14 @@ def test_p10_a_user_who_may_not_touch_the_table_commits_all_the_same(postgres_ur
         connection.execute("GRANT SELECT, INSERT ON frazil_commits TO etl")
         theirs = postgres_uri.replace(postgres_uri.split("://")[1].split("@", maxsplit=1)[0], "etl:etl")
         with closing(PostgresStore(theirs)) as store:
-            assert store.swap(EVENTS, "v0", "v1", RECORD, [change(1)]) == Committed("v1")
-            assert store.find_changes(UUID, 0, 10) == []
-            assert store.swap(EVENTS, "v1", "v2", None, [change(2)]) == Committed("v2")
+            assert store.swap(Swap.of_table(EVENTS, "v0", "v1", RECORD, [change(1)])) == Committed("v1")
+            assert store.changes.find(UUID, 0, 10) == []
+            assert store.swap(Swap.of_table(EVENTS, "v1", "v2", None, [change(2)])) == Committed("v2")
         # Nor does it matter that this user cannot add the table to an older database.
         connection.execute("DROP TABLE frazil_changes")
         with closing(PostgresStore(theirs)) as store:
-            assert store.swap(EVENTS, "v2", "v3", None, [change(3)]) == Committed("v3")
-            assert store.find_changes(UUID, 0, 10) == []
+            assert store.swap(Swap.of_table(EVENTS, "v2", "v3", None, [change(3)])) == Committed("v3")
+            assert store.changes.find(UUID, 0, 10) == []
         assert owner.read(EVENTS).location == "v3"
 
 
@@ -319,7 +327,7 @@ def test_changes_cost_one_statement_inside_the_swaps_transaction(tmp_path: Path)
     (connection,) = store._engine._connections._idle  # type: ignore[attr-defined]
     statements: list[str] = []
     connection.set_trace_callback(lambda sql: statements.append(" ".join(sql.split()[:3])))
-    assert store.swap(EVENTS, "v0", "v1", RECORD, [change(1), change(2), change(3)]) == Committed("v1")
+    assert store.swap(Swap.of_table(EVENTS, "v0", "v1", RECORD, [change(1), change(2), change(3)])) == Committed("v1")
     store.close()
     assert [each for each in statements if not each.startswith("PRAGMA")] == [
         "BEGIN IMMEDIATE",

@@ -49,7 +49,7 @@ def test_expiry_lands_once_per_commit_id(table: frazil.Table) -> None:
     assert (ids(table), rows(table)) == (newest, [0, 1, 2])
 
 
-def test_r10_expiry_keeps_what_was_tagged_meanwhile(lake: frazil.Lake, table: frazil.Table) -> None:
+def test_r10_expiry_keeps_what_was_tagged_concurrently(lake: frazil.Lake, table: frazil.Table) -> None:
     old, *_, newest = ids(table)
     late = lake.transaction()
     late.table(NAME).expire_snapshots(FUTURE)

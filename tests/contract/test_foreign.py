@@ -51,9 +51,9 @@ def moody(tmp_path: Path) -> Iterator[Moody]:
 
 @pytest.fixture
 def catalog(moody: Moody, tmp_path: Path) -> ForeignCatalog:
-    mine = foreign(moody)
-    new_table(mine, str(tmp_path / "lake"))
-    return mine
+    catalog = foreign(moody)
+    new_table(catalog, str(tmp_path / "lake"))
+    return catalog
 
 
 # P29: taking one requirement out lets a lost update through
@@ -61,10 +61,10 @@ def catalog(moody: Moody, tmp_path: Path) -> ForeignCatalog:
 
 @dataclasses.dataclass(frozen=True)
 class Race:
-    """Mine was computed from a head at which theirs had not happened yet."""
+    """This writer's updates are computed from a head that does not have the other writer's commit yet."""
 
     setup: Callable[[ForeignCatalog], object]
-    mine: Callable[[Head], list[Json]]
+    own: Callable[[Head], list[Json]]
     theirs: Callable[[ForeignCatalog], object]
     guard: str
     """The requirement that notices theirs."""
@@ -122,7 +122,7 @@ def _newest(head: Head) -> int:
 
 RACES = {
     "a dropped and recreated table": Race(
-        lambda _: None, lambda _: [set_property("x", "mine")], _recreate, "assert-table-uuid"
+        lambda _: None, lambda _: [set_property("x", "own")], _recreate, "assert-table-uuid"
     ),
     "a rollback and an append": Race(
         _two_snapshots, lambda head: [move("main", _oldest(head))], append, "assert-ref-snapshot-id", "main"
@@ -150,7 +150,7 @@ RACES = {
     ),
     "a new schema and another current schema": Race(
         lambda catalog: landed(catalog, [_columns(1, (3, "note"), (4, "old")), _current_schema(1)]),
-        lambda _: [_columns(2, (3, "note"), (4, "old"), (5, "mine")), _current_schema(2)],
+        lambda _: [_columns(2, (3, "note"), (4, "old"), (5, "own")), _current_schema(2)],
         lambda catalog: landed(catalog, [_current_schema(0)]),
         "assert-current-schema-id",
     ),
@@ -162,7 +162,7 @@ RACES = {
     ),
     "two columns with one id": Race(
         lambda _: None,
-        lambda _: [_columns(2, (3, "note"), (4, "mine")), _current_schema(2)],
+        lambda _: [_columns(2, (3, "note"), (4, "own")), _current_schema(2)],
         lambda catalog: landed(catalog, [_columns(1, (3, "note"), (4, "theirs"))]),
         "assert-last-assigned-field-id",
     ),
@@ -186,7 +186,7 @@ def test_p29_each_requirement_stops_a_lost_update_that_passes_without_it(catalog
     race = RACES[name]
     race.setup(catalog)
     head = catalog.load(EVENTS)
-    updates = tuple(race.mine(head))
+    updates = tuple(race.own(head))
     race.theirs(catalog)
     asked = requirements_for(head.metadata, updates, spec_scoped=True)
     guard = {"type": race.guard, **({"ref": race.ref} if race.ref else {})}
@@ -228,8 +228,8 @@ def test_p29_a_commit_to_a_dropped_table_does_not_bring_it_back(catalog: Foreign
 def test_p29_properties_are_last_writer_wins(catalog: ForeignCatalog) -> None:
     head = catalog.load(EVENTS)
     landed(catalog, [set_property("x", "theirs")])
-    assert isinstance(send(catalog, head, [set_property("x", "mine")]), Committed)
-    assert catalog.load(EVENTS).metadata.properties["x"] == "mine"
+    assert isinstance(send(catalog, head, [set_property("x", "own")]), Committed)
+    assert catalog.load(EVENTS).metadata.properties["x"] == "own"
 
 
 # P30: no answer but success is believed
@@ -436,10 +436,10 @@ def test_secrets_are_in_no_message(tmp_path: Path) -> None:
         token="tok-4711-secret",
         credential="client:s3sam-secret",
     )
-    mine = foreign(catalog)
-    head = new_table(mine, str(tmp_path))
+    ours = foreign(catalog)
+    head = new_table(ours, str(tmp_path))
     catalog.next_commit(requests.exceptions.ConnectionError("lost tok-4711-secret and s3sam-secret"), applies=False)
-    outcome = send(mine, head, snapshot_updates(head))
+    outcome = send(ours, head, snapshot_updates(head))
     assert isinstance(outcome, Unknown)
     assert "secret" not in outcome.cause
     assert "lost *** and ***" in outcome.cause

@@ -74,14 +74,14 @@ def test_p30_a_glue_request_lost_on_its_way_lands_when_it_is_sent_again(glue: Fo
 
 
 def overtaken_between_read_and_update(server: Aws) -> tuple[Head, object]:
-    """My commit's client has read the table and checked the requirements; then another's commit lands whole."""
+    """The client has read the table and checked the requirements; then another writer's whole commit succeeds."""
     server.create_bucket("lake")
     other = open_glue(server).catalog
     assert isinstance(other, ForeignCatalog)
     new_table(other, "s3://lake/wh")
     client = GlueCatalog("mine", **server.properties)
-    mine = foreign(client)
-    head = mine.load(EVENTS)
+    catalog = foreign(client)
+    head = catalog.load(EVENTS)
     winners: list[Head] = []
 
     def overtake(**_: object) -> None:
@@ -90,7 +90,7 @@ def overtaken_between_read_and_update(server: Aws) -> tuple[Head, object]:
             winners.append(append(other))
 
     client.glue.meta.events.register("before-call.glue.UpdateTable", overtake)
-    outcome = send(mine, head, snapshot_updates(head))
+    outcome = send(catalog, head, snapshot_updates(head))
     return winners[-1], outcome
 
 

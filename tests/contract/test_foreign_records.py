@@ -87,7 +87,7 @@ def test_odd_commit_ids_are_kept_whole_under_a_bearable_name(commit_id: str) -> 
 
 
 @pytest.mark.parametrize("text", ["not json", "[]", "{}", "7"])
-def test_somebodys_property_under_our_prefix_is_no_record(text: str) -> None:
+def test_another_applications_property_under_the_prefix_is_not_a_record(text: str) -> None:
     metadata = metadata_with(properties={PROPERTY + "a": text})
     assert find_record(metadata, "a") is None
     assert not records_are_full(metadata)

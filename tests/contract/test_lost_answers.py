@@ -11,6 +11,7 @@ import pytest
 
 from frazil.catalog.base import CommitRecord, Committed, Stale, Unknown
 from frazil.catalog.postgres import PostgresStore
+from frazil.catalog.store import Swap
 from frazil.errors import CatalogUnavailable, NoSuchTable
 from frazil.model import Ident
 from servers import LossyProxy, PostgresServer, lossy
@@ -49,12 +50,12 @@ def test_p9_a_lost_answer_to_commit_is_unknown_and_the_same_swap_sent_again_tell
     through: PostgresStore, direct: PostgresStore, proxy: LossyProxy
 ) -> None:
     proxy.cut(rb"COMMIT\0", "after")
-    outcome = through.swap(EVENTS, "v0", "v1", RECORD)
+    outcome = through.swap(Swap.of_table(EVENTS, "v0", "v1", RECORD))
     assert isinstance(outcome, Unknown), outcome
     assert "COMMIT" in outcome.cause
     assert direct.read(EVENTS).location == "v1"
-    assert through.swap(EVENTS, "v0", "v1", RECORD) == Committed("v1")
-    assert direct.find_commit("table-uuid", "c1") == RECORD
+    assert through.swap(Swap.of_table(EVENTS, "v0", "v1", RECORD)) == Committed("v1")
+    assert direct.commits.find("table-uuid", "c1") == RECORD
     assert proxy.cuts == 1
 
 
@@ -62,20 +63,20 @@ def test_p9_a_commit_that_never_arrived_is_unknown_too_and_lands_when_sent_again
     through: PostgresStore, direct: PostgresStore, proxy: LossyProxy
 ) -> None:
     proxy.cut(rb"COMMIT\0", "before")
-    assert isinstance(through.swap(EVENTS, "v0", "v1", RECORD), Unknown)
+    assert isinstance(through.swap(Swap.of_table(EVENTS, "v0", "v1", RECORD)), Unknown)
     assert direct.read(EVENTS).location == "v0"
-    assert direct.find_commit("table-uuid", "c1") is None
-    assert through.swap(EVENTS, "v0", "v1", RECORD) == Committed("v1")
+    assert direct.commits.find("table-uuid", "c1") is None
+    assert through.swap(Swap.of_table(EVENTS, "v0", "v1", RECORD)) == Committed("v1")
 
 
 def test_p9_a_lost_answer_after_which_another_won_is_stale_when_sent_again(
     through: PostgresStore, direct: PostgresStore, proxy: LossyProxy
 ) -> None:
     proxy.cut(rb"COMMIT\0", "before")
-    assert isinstance(through.swap(EVENTS, "v0", "v1", RECORD), Unknown)
-    assert direct.swap(EVENTS, "v0", "other", None) == Committed("other")
-    assert through.swap(EVENTS, "v0", "v1", RECORD) == Stale("other")
-    assert direct.find_commit("table-uuid", "c1") is None
+    assert isinstance(through.swap(Swap.of_table(EVENTS, "v0", "v1", RECORD)), Unknown)
+    assert direct.swap(Swap.of_table(EVENTS, "v0", "other", None)) == Committed("other")
+    assert through.swap(Swap.of_table(EVENTS, "v0", "v1", RECORD)) == Stale("other")
+    assert direct.commits.find("table-uuid", "c1") is None
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -84,9 +85,9 @@ def test_a_connection_lost_before_commit_was_sent_is_certainly_no_commit(
 ) -> None:
     proxy.cut(rb"UPDATE iceberg_tables", when)
     with pytest.raises(CatalogUnavailable):
-        through.swap(EVENTS, "v0", "v1", RECORD)
+        through.swap(Swap.of_table(EVENTS, "v0", "v1", RECORD))
     assert direct.read(EVENTS).location == "v0"
-    assert through.swap(EVENTS, "v0", "v1", RECORD) == Committed("v1")
+    assert through.swap(Swap.of_table(EVENTS, "v0", "v1", RECORD)) == Committed("v1")
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -97,7 +98,7 @@ def test_a_connection_that_died_in_the_pool_is_replaced_unseen(
     proxy.cut(rb"SELECT t\.metadata_location", when)
     assert through.read(EVENTS).location == "v0"
     proxy.cut(rb"BEGIN", when)
-    assert through.swap(EVENTS, "v0", "v1", None) == Committed("v1")
+    assert through.swap(Swap.of_table(EVENTS, "v0", "v1", None)) == Committed("v1")
     assert proxy.cuts == 2
 
 
@@ -116,8 +117,8 @@ def test_lost_answers_of_other_changes_are_found_out(
     moved = Ident(("attic",), "moved")
     losing().rename(OTHER, moved)
     assert direct.read(moved).location == "w0"
-    assert losing().put_commit(RECORD)
-    assert direct.find_commit("table-uuid", "c1") == RECORD
+    assert losing().commits.put(RECORD)
+    assert direct.commits.find("table-uuid", "c1") == RECORD
     assert losing().delete(moved) == "w0"
     with pytest.raises(NoSuchTable):
         direct.read(moved)
@@ -135,7 +136,7 @@ def test_the_actual_value_after_a_serialization_failure_is_read(postgres_uri: st
                 f"$$ BEGIN RAISE EXCEPTION 'as if' USING ERRCODE = '{code}'; END $$".encode()
             )
             connection.execute("CREATE OR REPLACE TRIGGER fail BEFORE UPDATE ON iceberg_tables EXECUTE FUNCTION fail()")
-        assert direct.swap(EVENTS, "v0", "v1", RECORD) == Stale("v0")
+        assert direct.swap(Swap.of_table(EVENTS, "v0", "v1", RECORD)) == Stale("v0")
 
 
 def test_p5_a_swap_is_read_committed_and_synchronous_whatever_the_database_says(
@@ -156,7 +157,7 @@ def test_p5_a_swap_is_read_committed_and_synchronous_whatever_the_database_says(
         connection.execute("CREATE TRIGGER note BEFORE UPDATE ON iceberg_tables FOR EACH ROW EXECUTE FUNCTION note()")
     fresh = PostgresStore(postgres_uri)
     try:
-        assert fresh.swap(EVENTS, "v0", "v1", None) == Committed("v1")
+        assert fresh.swap(Swap.of_table(EVENTS, "v0", "v1", None)) == Committed("v1")
     finally:
         fresh.close()
     with psycopg.connect(postgres_uri) as connection:
@@ -178,14 +179,14 @@ def test_a_store_outlives_a_restart_of_its_server(own_server: PostgresServer, mo
     try:
         store.create_namespace(("shop",), {})
         store.insert(EVENTS, "v0")
-        assert store.swap(EVENTS, "v0", "v1", RECORD) == Committed("v1")
+        assert store.swap(Swap.of_table(EVENTS, "v0", "v1", RECORD)) == Committed("v1")
         own_server.stop(mode)
         own_server.start()
         assert store.read(EVENTS).location == "v1"
         own_server.stop(mode)
         own_server.start()
-        assert store.swap(EVENTS, "v1", "v2", None) == Committed("v2")
-        assert store.find_commit("table-uuid", "c1") == RECORD
+        assert store.swap(Swap.of_table(EVENTS, "v1", "v2", None)) == Committed("v2")
+        assert store.commits.find("table-uuid", "c1") == RECORD
     finally:
         store.close()
 
@@ -201,9 +202,9 @@ def test_p5_a_standby_is_refused_when_opened_and_when_it_takes_the_primarys_plac
         with pytest.raises(CatalogUnavailable, match="primary"):
             store.read(EVENTS)
         with pytest.raises(CatalogUnavailable, match="primary"):
-            store.find_commit("table-uuid", "c1")
+            store.commits.find("table-uuid", "c1")
         with pytest.raises(CatalogUnavailable, match="primary"):
-            store.swap(EVENTS, "v0", "v1", None)
+            store.swap(Swap.of_table(EVENTS, "v0", "v1", None))
         with pytest.raises(CatalogUnavailable, match="primary"):
             PostgresStore(own_server.uri())
     finally:
@@ -224,10 +225,10 @@ def test_a_server_that_is_down_is_said_so_and_found_again(own_server: PostgresSe
         store.insert(EVENTS, "v0")
         own_server.stop()
         with pytest.raises(CatalogUnavailable, match="cannot be reached") as refused:
-            store.swap(EVENTS, "v0", "v1", None)
+            store.swap(Swap.of_table(EVENTS, "v0", "v1", None))
         assert refused.value.retryable
         own_server.start()
-        assert store.swap(EVENTS, "v0", "v1", None) == Committed("v1")
+        assert store.swap(Swap.of_table(EVENTS, "v0", "v1", None)) == Committed("v1")
     finally:
         store.close()
 

@@ -177,6 +177,6 @@ def test_a_commit_prepared_elsewhere_is_refused() -> None:
     opened = OpenedCatalog(catalog, storage, "memory://w", "memory://", "memory", True)
     create_table(opened)
     ready = prepared(catalog, "1")
-    stranger = type(ready)(ready.ident, ready.head, ready.proposal)
+    unprepared = type(ready)(ready.ident, ready.head, ready.proposal)
     with pytest.raises(InvalidInput, match="another kind"):
-        catalog.swap(stranger)
+        catalog.swap(unprepared)

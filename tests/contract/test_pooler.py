@@ -22,28 +22,28 @@ def pooler(postgres_uri: str) -> Iterator[Pooler]:
     found.close()
 
 
-def test_a_pooler_is_told_from_a_server(postgres_uri: str, pooler: Pooler) -> None:
+def test_a_pooler_is_distinguished_from_a_server(postgres_uri: str, pooler: Pooler) -> None:
     with closing(PostgresStore(postgres_uri)) as direct, closing(PostgresStore(pooler.uri(postgres_uri))) as pooled:
-        assert direct._engine._session.is_possible  # type: ignore[attr-defined]
-        assert not pooled._engine._session.is_possible  # type: ignore[attr-defined]
+        assert direct._engine._listener.is_possible  # type: ignore[attr-defined]
+        assert not pooled._engine._listener.is_possible  # type: ignore[attr-defined]
         assert direct.queue is not None
         assert pooled.queue is not None
-        assert direct.queue.address() != ""
-        assert pooled.queue.address() == "", "nobody would hear"
+        assert direct.queue.notifier.address() != ""
+        assert pooled.queue.notifier.address() == "", "no notification would arrive"
 
 
-def test_behind_a_pooler_the_turn_is_a_row_that_one_has(postgres_uri: str, pooler: Pooler) -> None:
+def test_behind_a_pooler_the_commit_lock_is_a_row(postgres_uri: str, pooler: Pooler) -> None:
     through = pooler.uri(postgres_uri)
     with closing(PostgresStore(through)) as first, closing(PostgresStore(through)) as second:
-        release = first.try_commit_lock(EVENTS)
+        release = first.locks.try_lock(EVENTS)
         assert release is not None
-        assert second.try_commit_lock(EVENTS) is None
-        assert first.try_commit_lock(EVENTS) is None
+        assert second.locks.try_lock(EVENTS) is None
+        assert first.locks.try_lock(EVENTS) is None
         release()
-        again = second.try_commit_lock(EVENTS)
+        again = second.locks.try_lock(EVENTS)
         assert again is not None
         release()
-        assert first.try_commit_lock(EVENTS) is None, "who gives back twice takes nothing from the next"
+        assert first.locks.try_lock(EVENTS) is None, "a second release does not free the next holder's lock"
         again()
 
 

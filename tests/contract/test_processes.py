@@ -20,6 +20,7 @@ from frazil.catalog.base import ChangeRecord, CommitRecord, Committed
 from frazil.catalog.memory import MemoryStore
 from frazil.catalog.postgres import PostgresStore
 from frazil.catalog.sqlite import SqliteStore
+from frazil.catalog.store import Swap
 from frazil.errors import Unsupported
 from frazil.model import Ident
 
@@ -58,7 +59,7 @@ def die_in_swap(path: str, statement: str, after: bool) -> None:
     store.close()
     connect = sqlite3.connect
     sqlite3.connect = lambda *args, **kwargs: connect(*args, **kwargs, factory=Dying)  # type: ignore[assignment]
-    SqliteStore(path).swap(EVENTS, "v0", "v1", RECORD, [CHANGE])
+    SqliteStore(path).swap(Swap.of_table(EVENTS, "v0", "v1", RECORD, [CHANGE]))
 
 
 @pytest.mark.parametrize(
@@ -81,10 +82,10 @@ def test_a_process_killed_inside_a_swap_leaves_all_of_it_or_nothing(
     store = SqliteStore(path)
     try:
         assert store.read(EVENTS).location == ("v1" if lands else "v0")
-        assert store.find_commit("table-uuid", "c1") == (RECORD if lands else None)
-        assert store.find_changes("table-uuid", 0, 1) == ([CHANGE] if lands else [])
-        assert store.swap(EVENTS, "v0", "v1", RECORD, [CHANGE]) == Committed("v1")
-        assert store.find_changes("table-uuid", 0, 1) == [CHANGE]
+        assert store.commits.find("table-uuid", "c1") == (RECORD if lands else None)
+        assert store.changes.find("table-uuid", 0, 1) == ([CHANGE] if lands else [])
+        assert store.swap(Swap.of_table(EVENTS, "v0", "v1", RECORD, [CHANGE])) == Committed("v1")
+        assert store.changes.find("table-uuid", 0, 1) == [CHANGE]
     finally:
         store.close()
 
@@ -94,7 +95,7 @@ def swap_for_ever(address: str, ready: Any) -> None:
     n = 0
     while True:
         record = CommitRecord("table-uuid", f"c{n + 1}", "d", None, n, {})
-        assert store.swap(EVENTS, f"v{n}", f"v{n + 1}", record) == Committed(f"v{n + 1}")
+        assert store.swap(Swap.of_table(EVENTS, f"v{n}", f"v{n + 1}", record)) == Committed(f"v{n + 1}")
         n += 1
         ready.send(n)
 
@@ -122,8 +123,8 @@ def test_no_acknowledged_swap_is_lost_when_its_process_is_killed_at_any_moment(
     try:
         head = int(store.read(EVENTS).location[1:])
         assert head in (acknowledged, acknowledged + 1)
-        assert store.find_commit("table-uuid", f"c{head}") is not None
-        assert store.find_commit("table-uuid", f"c{head + 1}") is None
+        assert store.commits.find("table-uuid", f"c{head}") is not None
+        assert store.commits.find("table-uuid", f"c{head + 1}") is None
     finally:
         store.close()
 
@@ -160,13 +161,13 @@ def test_p5_a_forked_child_swaps_on_connections_of_its_own(store: Any) -> None:
     assert store.read(EVENTS).location == "v0"
 
     def child() -> None:
-        assert store.swap(EVENTS, "v0", "v1", RECORD) == Committed("v1")
-        assert store.find_commit("table-uuid", "c1") == RECORD
+        assert store.swap(Swap.of_table(EVENTS, "v0", "v1", RECORD)) == Committed("v1")
+        assert store.commits.find("table-uuid", "c1") == RECORD
         store.close()
 
     assert in_fork(child) == 0
     assert store.read(EVENTS).location == "v1"
-    assert store.swap(EVENTS, "v1", "v2", None) == Committed("v2")
+    assert store.swap(Swap.of_table(EVENTS, "v1", "v2", None)) == Committed("v2")
 
 
 def test_parent_and_child_may_write_at_once_after_a_fork(store: Any) -> None:
@@ -176,7 +177,7 @@ def test_parent_and_child_may_write_at_once_after_a_fork(store: Any) -> None:
         won = 0
         while won < 25:
             expected = store.read(EVENTS).location
-            won += store.swap(EVENTS, expected, f"{expected.split('-')[0]}-{who}{won}", None) is not None
+            won += store.swap(Swap.of_table(EVENTS, expected, f"{expected.split('-')[0]}-{who}{won}", None)) is not None
         return won
 
     pid = os.fork()
@@ -188,21 +189,21 @@ def test_parent_and_child_may_write_at_once_after_a_fork(store: Any) -> None:
             os._exit(code)
     assert swaps("parent") == 25
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    assert store.swap(EVENTS, store.read(EVENTS).location, "end", None) == Committed("end")
+    assert store.swap(Swap.of_table(EVENTS, store.read(EVENTS).location, "end", None)) == Committed("end")
 
 
-def test_a_fork_in_the_middle_of_another_threads_work_hangs_nobody(store: Any) -> None:
+def test_a_fork_during_another_threads_work_blocks_no_process(store: Any) -> None:
     stop = threading.Event()
 
     def busy() -> None:
         while not stop.is_set():
             location = store.read(EVENTS).location
-            store.swap(EVENTS, location, f"v{int(location[1:]) + 1}", None)
+            store.swap(Swap.of_table(EVENTS, location, f"v{int(location[1:]) + 1}", None))
 
     def child() -> None:
         signal.alarm(60)
         store.read(EVENTS)
-        assert store.swap(EVENTS, "never", "never-2", None) is not None
+        assert store.swap(Swap.of_table(EVENTS, "never", "never-2", None)) is not None
 
     worker = threading.Thread(target=busy)
     worker.start()
@@ -264,6 +265,6 @@ def test_a_memory_catalog_is_refused_in_a_forked_child() -> None:
 
     def child() -> None:
         with pytest.raises(Unsupported, match="process"):
-            store.swap(EVENTS, "v0", "v1", None)
+            store.swap(Swap.of_table(EVENTS, "v0", "v1", None))
 
     assert in_fork(child) == 0

@@ -18,6 +18,7 @@ from contract.openers import Database
 from contract.samples import EVENTS, race
 from frazil.catalog.base import CommitRecord, Committed, Stale
 from frazil.catalog.postgres import PostgresStore
+from frazil.catalog.store import Swap
 from frazil.errors import (
     CatalogUnavailable,
     FrazilError,
@@ -49,7 +50,7 @@ def test_a_database_of_the_schema_before_views_works_and_stays_as_it_is(database
     database.ask(row("events", catalog="old"))
     store = database.open()
     assert store.name == "old"
-    assert store.swap(EVENTS, "v0", "v1", RECORD) == Committed("v1")
+    assert store.swap(Swap.of_table(EVENTS, "v0", "v1", RECORD)) == Committed("v1")
     store.insert(Ident(("shop",), "more"), "m0")
     store.rename(Ident(("shop",), "more"), Ident(("shop",), "less"))
     assert list(store.pointers()) == [EVENTS, Ident(("shop",), "less")]
@@ -68,7 +69,7 @@ def test_views_are_no_tables_but_keep_their_names_and_namespaces(database: Datab
     assert store.pointers() == {}
     with pytest.raises(NoSuchTable):
         store.read(view)
-    assert store.swap(view, "v0", "v1", None) == Stale(None)
+    assert store.swap(Swap.of_table(view, "v0", "v1")) == Stale(None)
     with pytest.raises(NoSuchTable):
         store.delete(view)
     with pytest.raises(NoSuchTable):
@@ -84,7 +85,7 @@ def test_rows_are_written_as_iceberg_writes_them(database: Database) -> None:
     store = database.open()
     store.create_namespace(("shop", "eu"), {"owner": "ann"})
     store.insert(Ident(("shop", "eu"), "t"), "v0")
-    store.swap(Ident(("shop", "eu"), "t"), "v0", "v1", RECORD)
+    store.swap(Swap.of_table(Ident(("shop", "eu"), "t"), "v0", "v1", RECORD))
     sql = "SELECT * FROM iceberg_tables"
     assert database.ask(sql) == [("frazil", "shop.eu", "t", "v1", "v0", "TABLE")]
     properties = database.ask("SELECT * FROM iceberg_namespace_properties ORDER BY property_key")
@@ -133,7 +134,7 @@ def test_catalogs_in_one_database_do_not_see_each_other(database: Database) -> N
     ours.insert(EVENTS, "v0")
     assert theirs.pointers() == {}
     assert theirs.namespaces() == {}
-    assert theirs.swap(EVENTS, "v0", "v1", None) == Stale(None)
+    assert theirs.swap(Swap.of_table(EVENTS, "v0", "v1")) == Stale(None)
     theirs.create_namespace(("shop",), {})
     theirs.insert(EVENTS, "w0")
     assert ours.read(EVENTS).location == "v0"
@@ -141,7 +142,7 @@ def test_catalogs_in_one_database_do_not_see_each_other(database: Database) -> N
 
 def test_read_only_creates_nothing_and_refuses_to_write(database: Database) -> None:
     database.ask(V0)
-    with pytest.raises(InvalidInput, match="no Iceberg catalog"):
+    with pytest.raises(InvalidInput, match="does not contain an Iceberg catalog"):
         database.open(read_only=True)
     database.ask(
         "CREATE TABLE iceberg_namespace_properties (catalog_name VARCHAR(255), namespace VARCHAR(255), "
@@ -150,10 +151,10 @@ def test_read_only_creates_nothing_and_refuses_to_write(database: Database) -> N
     database.ask(row("events"))
     store = database.open(read_only=True)
     assert store.read(EVENTS).location == "v0"
-    assert store.find_commit("table-uuid", "c1") is None
+    assert store.commits.find("table-uuid", "c1") is None
     changes: list[Callable[[], object]] = [
-        lambda: store.swap(EVENTS, "v0", "v1", None),
-        lambda: store.put_commit(RECORD),
+        lambda: store.swap(Swap.of_table(EVENTS, "v0", "v1", None)),
+        lambda: store.commits.put(RECORD),
         lambda: store.insert(Ident(("shop",), "t"), "t0"),
         lambda: store.delete(EVENTS),
         lambda: store.rename(EVENTS, Ident(("shop",), "t")),
@@ -168,7 +169,7 @@ def test_read_only_creates_nothing_and_refuses_to_write(database: Database) -> N
 
 
 def test_create_false_makes_no_catalog_but_takes_an_existing_one(database: Database) -> None:
-    with pytest.raises(InvalidInput, match=r"no SQLite catalog|no Iceberg catalog"):
+    with pytest.raises(InvalidInput, match=r"no SQLite catalog|does not contain an Iceberg catalog"):
         database.open(create=False)
     assert database.open().created
     again = database.open(create=False)
@@ -188,7 +189,7 @@ def test_names_with_quotes_percent_signs_and_umlauts_are_names(database: Databas
     ident = Ident(namespace, "tä?ble; DROP TABLE iceberg_tables --")
     store.create_namespace(namespace, {"k'": "v?%s"})
     store.insert(ident, "v'0")
-    assert store.swap(ident, "v'0", "v%s1", None) == Committed("v%s1")
+    assert store.swap(Swap.of_table(ident, "v'0", "v%s1", None)) == Committed("v%s1")
     assert store.pointers(namespace) == {ident: "v%s1"}
     assert store.namespaces() == {namespace: {"k'": "v?%s"}}
 
@@ -243,7 +244,7 @@ def test_a_user_without_rights_is_told_which_to_ask_for(postgres_uri: str) -> No
     store = PostgresStore(theirs)
     try:
         with pytest.raises(PermissionDenied, match="UPDATE"):
-            store.swap(EVENTS, "v0", "v1", None)
+            store.swap(Swap.of_table(EVENTS, "v0", "v1", None))
     finally:
         store.close()
 

@@ -58,7 +58,7 @@ def test_p29_the_requirements_stop_a_lost_update_on_a_java_server(catalog: Forei
     race = RACES[name]
     race.setup(catalog)
     head = catalog.load(EVENTS)
-    updates = tuple(race.mine(head))
+    updates = tuple(race.own(head))
     race.theirs(catalog)
     asked = requirements_for(head.metadata, updates, spec_scoped=True)
     assert send_exactly(catalog, head, Proposal(updates, asked)) == Stale(catalog.load(EVENTS).location)

@@ -254,7 +254,7 @@ def test_p18_a_write_over_an_expired_base_does_not_land_unchecked(
 
 
 def forget_changes(lake: frazil.Lake, table: frazil.Table) -> None:
-    lake.catalog.store.forget_changes(table.uuid)  # type: ignore[attr-defined]
+    lake.catalog.store.changes.forget(table.uuid)  # type: ignore[attr-defined]
 
 
 def test_p18_added_rows_that_a_delete_would_have_seen_count_after_their_snapshot_expired(

@@ -24,7 +24,16 @@ import frazil
 from frazil.catalog._db import OutcomeUnknown
 from frazil.catalog._memory_queue import MemoryQueue
 from frazil.catalog._queue import SqlQueue
-from frazil.catalog.base import RESERVATION, CommitQueue, Committed, QueuedCommit, QueueState, Stale, Unknown
+from frazil.catalog.base import (
+    RESERVATION,
+    CommitLocks,
+    CommitQueue,
+    Committed,
+    QueuedCommit,
+    QueueState,
+    Stale,
+    Unknown,
+)
 from frazil.catalog.foreign import ForeignCatalog
 from frazil.commit import delegation, queued_writer
 from frazil.commit.context import Phase
@@ -69,6 +78,11 @@ def ids_in(table: frazil.Table) -> list[int]:
 def queue_of(lake: frazil.Lake) -> CommitQueue:
     assert lake.catalog.queue is not None
     return lake.catalog.queue
+
+
+def locks_of(lake: frazil.Lake) -> CommitLocks:
+    assert lake.catalog.locks is not None
+    return lake.catalog.locks
 
 
 def expect_others(lake: frazil.Lake) -> None:
@@ -139,7 +153,7 @@ class Meeting:
 @contextmanager
 def meeting(lake: frazil.Lake) -> Iterator[Meeting]:
     expect_others(lake)
-    release = lake.catalog.try_commit_lock(NAME)
+    release = locks_of(lake).try_lock(NAME)
     assert release is not None
     found = Meeting(lake)
     try:
@@ -488,7 +502,7 @@ def test_who_has_reserved_the_turn_gets_it_before_newcomers(lake: frazil.Lake) -
     table = lake.table("shop.events")
     table.append(rows(1, 2))
     expect_others(lake)
-    release = lake.catalog.try_commit_lock(NAME)
+    release = locks_of(lake).try_lock(NAME)
     assert release is not None
     met = Meeting(lake)
     deleting = met.write(table.delete, "id = 1")
@@ -628,7 +642,7 @@ def test_p3_an_interrupted_caller_withdraws(lake: frazil.Lake) -> None:
 
 def test_p3_who_is_interrupted_too_late_is_told_so(lake: frazil.Lake) -> None:
     table = lake.table("shop.events")
-    release = lake.catalog.try_commit_lock(NAME)
+    release = locks_of(lake).try_lock(NAME)
     assert release is not None
     expect_others(lake)
 
@@ -650,11 +664,11 @@ def test_p2_a_turn_that_never_comes_is_gone_without(lake: frazil.Lake, monkeypat
     monkeypatch.setattr(queued_writer, "_SLEEP_S", 0.02)
     table = lake.table("shop.events")
     expect_others(lake)
-    stuck = lake.catalog.try_commit_lock(NAME)
+    stuck = locks_of(lake).try_lock(NAME)
     assert stuck is not None
     done = table.append(rows(1))
     assert done.changed
-    assert lake.catalog.try_commit_lock(NAME) is None, "the stopped one still has its lock"
+    assert locks_of(lake).try_lock(NAME) is None, "the stopped one still has its lock"
     stuck()
 
 
@@ -662,7 +676,7 @@ def _put(lake: frazil.Lake, key: str, **more: Any) -> QueuedCommit:
     """A ticket as another process would have put it there, of an append whose file is there."""
     table_uuid = lake.catalog.load(NAME).metadata.uuid
     found = replace(
-        QueuedCommit(key, table_uuid, f"commit-{key}", delegation.VERSION, b"{}", place=place(lake)), **more
+        QueuedCommit(key, table_uuid, f"commit-{key}", delegation.VERSION, b"{}", queue_key=place(lake)), **more
     )
     queue_of(lake).put(found, 60_000)
     return found
@@ -731,7 +745,7 @@ def test_p4_who_was_in_groups_that_came_to_nothing_is_left_to_its_writer(
         with monkeypatch.context() as alone:
             # Nobody else combines meanwhile.
             alone.setattr(
-                lake.catalog, "try_commit_lock", lambda _: (lambda: None) if threading.current_thread() is me else None
+                locks_of(lake), "try_lock", lambda _: (lambda: None) if threading.current_thread() is me else None
             )
             done = table.append(rows(3))
         assert fine.result().snapshot_id == done.snapshot_id
@@ -823,7 +837,7 @@ def test_threads_on_a_foreign_catalog_are_committed_together(theirs: SqlCatalog)
         assert ids_in(table) == [1, 2, 3, 4]
         assert table.append(rows(4), commit_id="mine").already_committed
         # Whoever combines: its own id must be found again, too.
-        release = lake.catalog.try_commit_lock(NAME)
+        release = locks_of(lake).try_lock(NAME)
         assert release is not None
         with ThreadPoolExecutor(1) as pool:
             queued = threading.Event()

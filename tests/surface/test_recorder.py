@@ -372,8 +372,10 @@ def test_a_catalog_that_is_not_atomic_loses_a_write_that_was_acknowledged(
     swap = SqlStore._swap
 
     def looks_and_then_writes(self: SqlStore, db: Any, what: Any) -> Any:
-        # Whatever the pointer says by now, it is taken for what it said when the writer looked.
-        db.execute(f"UPDATE {TABLES} SET metadata_location = ? WHERE table_name = ?", (what.expected, what.ident.name))
+        # Whatever the pointer is by now, it is set to what the writer has read.
+        (pointer,) = what.pointers
+        sql = f"UPDATE {TABLES} SET metadata_location = ? WHERE table_name = ?"
+        db.execute(sql, (pointer.expected, pointer.ident.name))
         return swap(self, db, what)
 
     if not is_atomic:

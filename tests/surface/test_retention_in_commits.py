@@ -38,7 +38,7 @@ def append_many(table: frazil.Table, count: int = MANY) -> None:
 
 
 def dropped(lake: frazil.Lake, table: frazil.Table) -> list[str]:
-    found: list[str] = lake.catalog.store.dropped_lists(  # type: ignore[attr-defined]
+    found: list[str] = lake.catalog.store.changes.dropped_lists(  # type: ignore[attr-defined]
         lake.catalog.load(Ident.parse(table.name)).metadata.uuid
     )
     return found

@@ -15,6 +15,7 @@ import pytest
 from frazil.catalog.base import Catalog, Committed, Head, Outcome, Prepared, Proposal, Stale, Unknown
 from frazil.catalog.memory import MemoryStore
 from frazil.catalog.pointer import PointerCatalog
+from frazil.catalog.store import Swap
 from frazil.commit.context import CommitContext, Phase
 from frazil.commit.intents import ExpireSnapshots, NewRef, PropertyChange
 from frazil.commit.loop import commit
@@ -69,11 +70,11 @@ class Referee:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._catalog, name)
 
-    def swap(self, prepared: Prepared) -> Outcome:
+    def swap(self, *prepared: Prepared) -> Outcome:
         self.swaps += 1
         if not self.script:
-            return self._catalog.swap(prepared)
-        return self.script.pop(0)(lambda: self._catalog.swap(prepared))
+            return self._catalog.swap(*prepared)
+        return self.script.pop(0)(lambda: self._catalog.swap(*prepared))
 
 
 def lands_but_answer_is_lost(swap: Callable[[], Outcome]) -> Outcome:
@@ -405,7 +406,7 @@ def _replace_head(world: World, location: str, changes: dict[str, Any]) -> None:
     raw = orjson.loads(world.storage.read(location)) | changes
     new = location.replace(".metadata.json", "-x.metadata.json")
     world.storage.write(new, orjson.dumps(raw))
-    assert isinstance(world.store.swap(IDENT, location, new, None), Committed)
+    assert isinstance(world.store.swap(Swap.of_table(IDENT, location, new, None)), Committed)
 
 
 def test_p9_nobody_answers_so_nothing_is_deleted_and_the_id_is_given(world: World) -> None:

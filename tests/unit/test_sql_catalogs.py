@@ -23,6 +23,7 @@ from frazil.catalog.base import CommitRecord, Committed, Unknown
 from frazil.catalog.open import open_catalog
 from frazil.catalog.postgres import PostgresStore
 from frazil.catalog.sqlite import SqliteStore, network_file_system
+from frazil.catalog.store import Swap
 from frazil.errors import (
     CatalogUnavailable,
     CorruptMetadata,
@@ -137,7 +138,7 @@ def test_p5_a_swap_is_synced_whatever_came_before_it(store: SqliteStore, monkeyp
     monkeypatch.setattr(store, "_swap", watched)
     # As tickets are put into the queue: nobody is left to wait for them after a crash.
     store._engine.write(lambda db: asked.append(db.execute("PRAGMA synchronous").fetchone()[0]), durable=False)
-    assert store.swap(EVENTS, "v0", "v1", RECORD) == Committed("v1")
+    assert store.swap(Swap.of_table(EVENTS, "v0", "v1", RECORD)) == Committed("v1")
     assert asked == [1, 2]
 
 
@@ -156,11 +157,11 @@ def test_a_file_that_stays_locked_is_unavailable_and_may_be_tried_again(store: S
     with closing(sqlite3.connect(tmp_path / "catalog.db", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(CatalogUnavailable, match="locked") as refused:
-            store.swap(EVENTS, "v0", "v1", RECORD)
+            store.swap(Swap.of_table(EVENTS, "v0", "v1", RECORD))
         assert refused.value.retryable
         assert store.read(EVENTS).location == "v0"
         other.execute("ROLLBACK")
-    assert store.swap(EVENTS, "v0", "v1", RECORD) == Committed("v1")
+    assert store.swap(Swap.of_table(EVENTS, "v0", "v1", RECORD)) == Committed("v1")
 
 
 def test_a_full_disk_is_said_and_nothing_landed(store: SqliteStore, tmp_path: Path) -> None:
@@ -169,7 +170,7 @@ def test_a_full_disk_is_said_and_nothing_landed(store: SqliteStore, tmp_path: Pa
 
     store._engine.read(keep_small)
     with pytest.raises(StorageError, match="full") as refused:
-        store.put_commit(CommitRecord("u", "long" * 10_000, "d", None, 1, {}))
+        store.commits.put(CommitRecord("u", "long" * 10_000, "d", None, 1, {}))
     assert refused.value.retryable
     assert store.read(EVENTS).location == "v0"
 
@@ -181,11 +182,11 @@ def test_p9_a_commit_that_could_not_be_written_is_unknown_and_may_be_sent_again(
     size = (tmp_path / "catalog.db-wal").stat().st_size
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
-        outcome = store.swap(EVENTS, "v0", "v1", RECORD)
+        outcome = store.swap(Swap.of_table(EVENTS, "v0", "v1", RECORD))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert isinstance(outcome, Unknown), outcome
-    assert store.swap(EVENTS, "v0", "v1", RECORD) == Committed("v1")
+    assert store.swap(Swap.of_table(EVENTS, "v0", "v1", RECORD)) == Committed("v1")
 
 
 def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) -> None:
@@ -294,7 +295,7 @@ def test_a_reader_without_rights_sees_what_a_writer_commits_meanwhile(public_fol
     os.close(to_parent)
     assert os.read(from_child, 1) == b"x"
     with closing(SqliteStore(public_folder / "catalog.db")) as writer:
-        assert writer.swap(EVENTS, "v0", "v1", None) == Committed("v1")
+        assert writer.swap(Swap.of_table(EVENTS, "v0", "v1", None)) == Committed("v1")
         os.write(to_child, b"x")
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     for each in (from_child, from_parent, to_child):

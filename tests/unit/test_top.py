@@ -89,13 +89,13 @@ def uuid_of(lake: frazil.Lake, name: str = "shop.events") -> str:
 def ticket(lake: frazil.Lake, key: str) -> QueuedCommit:
     """One that no combiner understands."""
     place = place_of(lake.catalog.name, Ident.parse("shop.events"), uuid_of(lake))
-    return QueuedCommit(key, uuid_of(lake), f"commit-{key}", 99, b"?", place=place)
+    return QueuedCommit(key, uuid_of(lake), f"commit-{key}", 99, b"?", queue_key=place)
 
 
 def give_back(lake: frazil.Lake, keys: list[str]) -> None:
     """As a swap does that leaves these to their writers."""
     store: Any = lake.catalog.store  # type: ignore[attr-defined]
-    store._engine.write(lambda db: store._tickets.settle(db, QueueUpdate({}, tuple(keys))))
+    store._engine.write(lambda db: store._queue.settle(db, QueueUpdate({}, tuple(keys))))
 
 
 class Writers:
@@ -104,7 +104,8 @@ class Writers:
     def __init__(self, lake: frazil.Lake) -> None:
         self._table = lake.table("shop.events")
         self._queued = threading.Semaphore(0)
-        turn = lake.catalog.try_commit_lock(EVENTS)
+        assert lake.catalog.locks is not None
+        turn = lake.catalog.locks.try_lock(EVENTS)
         assert turn is not None
         self._release = turn
         self.commits: list[frazil.Commit] = []

@@ -16,6 +16,7 @@ import pytest
 
 import frazil
 from frazil.catalog.base import RESERVATION, QueuedCommit
+from frazil.catalog.commit_lock import try_lock
 from frazil.commit.queued_writer import place_of
 from frazil.model import Ident
 
@@ -112,9 +113,9 @@ def gathered(lake: frazil.Lake, count: int) -> Iterator[None]:
     assert queue is not None
     uuid = lake.catalog.load(NAME).metadata.uuid
     key = place_of(lake.catalog.name, NAME, uuid)
-    mark = QueuedCommit(f"mark-{time.monotonic_ns()}", uuid, "mark", RESERVATION, b"", place=key)
+    mark = QueuedCommit(f"mark-{time.monotonic_ns()}", uuid, "mark", RESERVATION, b"", queue_key=key)
     queue.put(mark, 120_000)
-    release = lake.catalog.try_commit_lock(NAME)
+    release = try_lock(lake.catalog, NAME)
     try:
         yield
         end = time.monotonic() + WAIT_S

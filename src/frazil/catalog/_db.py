@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+from frazil.catalog._refusals import opened_read_only
+from frazil.catalog.base import Notifier
+from frazil.errors import CatalogUnavailable, CommitUnknown
+
 T = TypeVar("T")
+_SENDS = 3
+_SERIALIZATION_CONFLICTS = 100
 
 
 class Rows(Protocol):
@@ -26,36 +33,27 @@ class DuplicateRow(Exception):
 
 
 class LostRace(Exception):
-    """The database ended the transaction for another one's sake (serialization failure, deadlock)."""
+    """The database rolled the transaction back because of a concurrent one (serialization failure, deadlock)."""
 
 
 class OutcomeUnknown(Exception):
     """COMMIT was sent and no answer can be trusted."""
 
 
-class Notifier(Protocol):
-    """How the writers of one database wake each other. Hints: none of these raises."""
+class SqlNotifier(Notifier, Protocol):
+    """How the writers of one database are woken. Hints: none of these raises."""
 
-    def address(self) -> str:
-        """Where this process can be woken."""
+    def notify_at_commit(self, db: Db, to_notify: Sequence[tuple[str, str]], outcomes: Mapping[str, bytes]) -> None:
+        """Inside a transaction: notify when it commits, and if it does; ``outcomes``, by key, may be sent along."""
 
-    def sleep(self, key: str, seconds: float) -> None:
-        """Until the bell rings for ``key``, or so long."""
+    def pushed_outcome(self, key: str) -> bytes | None:
+        """The outcome that a committed transaction sent for ``key``, returned once. None: it must be read."""
 
-    def ring(self, sleepers: Sequence[tuple[str, str]]) -> None:
-        """Wake (address, key)."""
-
-    def ring_at_commit(self, db: Db, sleepers: Sequence[tuple[str, str]], news: Mapping[str, bytes]) -> None:
-        """The same, when the transaction commits, and if it does; ``news``, by key, may come along."""
-
-    def news(self, key: str) -> bytes | None:
-        """What a transaction that has committed said about ``key``, told once. None: it is to be looked up."""
-
-    def committed(self, sleepers: Sequence[tuple[str, str]]) -> None:
-        """The transaction has committed: for databases that cannot ring by themselves."""
+    def notify_after_commit(self, to_notify: Sequence[tuple[str, str]]) -> None:
+        """The transaction has committed: for databases that do not notify by themselves."""
 
 
-class Engine(Protocol):
+class SqlEngine(Protocol):
     """One database. Raises FrazilError, and the three signals above."""
 
     clock: Callable[[], str]
@@ -63,7 +61,7 @@ class Engine(Protocol):
     bytes_type: str
     """The name of the column type that holds bytes."""
     bytes_value: str
-    """A placeholder for bytes where nothing else tells the type."""
+    """A placeholder for bytes where the context does not give the type."""
     no_bytes: str
     """Empty bytes as an SQL literal."""
     on_standby: str
@@ -75,7 +73,7 @@ class Engine(Protocol):
     def write(self, work: Callable[[Db], T], keep: Callable[[T], bool] | None = None, *, durable: bool = True) -> T:
         """Commit what ``work`` did, or roll it back when ``keep`` says no to its result.
 
-        Not ``durable``: it may be forgotten when all who could know of it are gone, too.
+        Not ``durable``: a crash of the machine, which ends every process that could rely on it, may undo it.
         """
 
     def write_one(self, sql: str, parameters: Sequence[Any]) -> int:
@@ -85,11 +83,53 @@ class Engine(Protocol):
         """The same, for a statement that returns one value; None: it has changed nothing."""
 
     def try_commit_lock(self, key: str) -> Callable[[], None] | None:
-        """As PointerStore.try_commit_lock, for the table named by ``key``. May raise errors of the database or disk."""
+        """As CommitLocks.try_lock, for the table named by ``key``. May raise errors of the database or disk."""
 
-    def bell(self) -> Notifier: ...
+    def notifier(self) -> SqlNotifier: ...
     def may_change(self, table: str) -> bool:
         """Whether this user may read, add, change and remove rows of the table."""
 
     def columns(self, db: Db, table: str) -> frozenset[str]: ...
     def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """An engine with what the parts of a SQL catalog share."""
+
+    engine: SqlEngine
+    shown: str
+    """The URI without its secrets."""
+    read_only: bool
+
+    def change(self, work: Callable[[Db], T]) -> T:
+        """A change without an expected value starts again after a serialization conflict."""
+        for _ in range(_SERIALIZATION_CONFLICTS):
+            try:
+                return self.engine.write(work)
+            except LostRace:
+                continue
+        raise CatalogUnavailable(
+            f"Gave up after {_SERIALIZATION_CONFLICTS} serialization conflicts in {self.shown}", advice="Call again"
+        )
+
+    def check_writable(self) -> None:
+        if self.read_only:
+            raise opened_read_only(self.shown)
+
+    def check_primary(self, standby: object) -> None:
+        if standby:
+            raise CatalogUnavailable(
+                f"{self.shown} is a standby, which may lag behind", advice="Connect to the primary server"
+            )
+
+
+def resend(send: Callable[[bool], T], what: str) -> T:
+    """Make a change whose answer may get lost; the argument says that an earlier request may have been committed."""
+    cause = ""
+    for n in range(_SENDS):
+        try:
+            return send(n > 0)
+        except OutcomeUnknown as unknown:
+            cause = str(unknown)
+    raise CommitUnknown(f"It is not known whether {what}", evidence=cause, advice="Check it, then call again if needed")

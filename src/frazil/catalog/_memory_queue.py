@@ -1,4 +1,4 @@
-"""A queue of tickets in this process's memory: for threads, on any catalog."""
+"""A commit queue in this process's memory: for threads, on any catalog."""
 
 from __future__ import annotations
 
@@ -31,32 +31,43 @@ class _Row:
     deadline_ms: int
     tries: int = 0
     is_claimed: bool = False
-    """Somebody is committing it right now: its fate is open until that one says."""
+    """A leader is committing it: its state is open until that swap is concluded."""
     status: QueueStatus = _UNDECIDED
 
 
 class MemoryQueue:
-    """A CommitQueue. A group is claimed before its swap is sent and settled when the outcome is known."""
+    """A CommitQueue, with its Notifier and its QueueClaims: all three share one condition variable.
+
+    A group is claimed before its swap is sent and settled when the outcome is known.
+    """
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._changed = threading.Condition()
         self._rows: dict[str, _Row] = {}
         self._open: dict[str, _Row] = {}
-        """Those whose fate is not decided."""
+        """Those that wait, claimed ones included."""
         _fork.watch(self)
+
+    @property
+    def notifier(self) -> MemoryQueue:
+        return self
+
+    @property
+    def claims(self) -> MemoryQueue:
+        return self
 
     @property
     def queue_not_empty(self) -> bool:
         with self._changed:
             return any(row.deadline_ms > self._runtime.now_ms() for row in self._open.values())
 
-    # Writers
+    # The writer's part
 
     def put(self, ticket: QueuedCommit, lives_ms: int) -> bool:
         now = self._runtime.now_ms()
         with self._changed:
-            has_company = any(row.ticket.key != ticket.key for row in self._waiting(ticket.place))
+            has_company = any(row.ticket.key != ticket.key for row in self._waiting(ticket.queue_key))
             if ticket.key not in self._rows:
                 self._rows[ticket.key] = self._open[ticket.key] = _Row(ticket, now, now + lives_ms)
             return has_company
@@ -71,7 +82,7 @@ class MemoryQueue:
             row = self._rows.get(key)
             if row is None:
                 return None
-            # Whoever is committing it says soon what came of it.
+            # The leader that has claimed it concludes soon.
             self._changed.wait_for(lambda: not row.is_claimed, _PATIENCE_S)
             if row.status.state is QueueState.WAITING:
                 row.status = QueueStatus(QueueState.UNKNOWN if row.is_claimed else QueueState.WITHDRAWN)
@@ -79,7 +90,7 @@ class MemoryQueue:
             return row.status
 
     def fence(self, key: str) -> QueueStatus | None:
-        # Nothing is ever on its way in here.
+        # In memory no commit is still on its way to the queue.
         return self.withdraw(key)
 
     def extend(self, key: str, lives_ms: int) -> None:
@@ -87,49 +98,31 @@ class MemoryQueue:
             if key in self._rows:
                 self._rows[key].deadline_ms = self._runtime.now_ms() + lives_ms
 
-    def address(self) -> str:
-        return "memory"
+    # The leader's part
 
-    def sleep(self, key: str, seconds: float) -> None:
-        if self._runtime is not SYSTEM:
-            # Time is not the world's: nobody else moves while this one waits for a bell.
-            self._runtime.sleep(seconds)
-            return
-        with self._changed:
-            row = self._rows.get(key)
-            if row is not None and row.status.state is QueueState.WAITING:
-                self._changed.wait(seconds)
-
-    def wake(self, sleepers: Sequence[tuple[str, str]]) -> None:
-        if sleepers:
-            with self._changed:
-                self._changed.notify_all()
-
-    # Combiners
-
-    def waiting(self, place: str, most: int) -> list[QueueEntry]:
+    def waiting(self, queue_key: str, most: int) -> list[QueueEntry]:
         now = self._runtime.now_ms()
         with self._changed:
-            found = (row for row in self._waiting(place) if not row.ticket.is_reservation)
+            found = (row for row in self._waiting(queue_key) if not row.ticket.is_reservation)
             return [QueueEntry(row.ticket, now - row.since_ms, row.tries) for row in found][:most]
 
-    def count(self, place: str) -> int:
+    def count(self, queue_key: str) -> int:
         with self._changed:
-            return sum(1 for row in self._waiting(place) if not row.ticket.is_reservation)
+            return sum(1 for row in self._waiting(queue_key) if not row.ticket.is_reservation)
 
-    def first(self, place: str) -> QueueEntry | None:
+    def first(self, queue_key: str) -> QueueEntry | None:
         now = self._runtime.now_ms()
         with self._changed:
-            # The oldest of them comes first in either part: min() takes the first of equals.
-            row = min(self._waiting(place), key=lambda each: not each.ticket.is_reservation, default=None)
+            # The oldest is first among reservations and among the others: min() takes the first of equals.
+            row = min(self._waiting(queue_key), key=lambda each: not each.ticket.is_reservation, default=None)
             return None if row is None else QueueEntry(row.ticket, now - row.since_ms, row.tries)
 
-    def _waiting(self, place: str) -> Iterable[_Row]:
+    def _waiting(self, queue_key: str) -> Iterable[_Row]:
         now = self._runtime.now_ms()
         return (
             row
             for row in self._open.values()
-            if not row.is_claimed and row.ticket.place == place and row.deadline_ms > now
+            if not row.is_claimed and row.ticket.queue_key == queue_key and row.deadline_ms > now
         )
 
     def tried(self, keys: Sequence[str]) -> None:
@@ -137,8 +130,29 @@ class MemoryQueue:
             for key in keys:
                 self._rows[key].tries += 1
 
+    # Notifier
+
+    def address(self) -> str:
+        return "memory"
+
+    def sleep(self, key: str, seconds: float) -> None:
+        if self._runtime is not SYSTEM:
+            # A simulated clock: no other thread runs while this one waits on a condition variable.
+            self._runtime.sleep(seconds)
+            return
+        with self._changed:
+            row = self._rows.get(key)
+            if row is not None and row.status.state is QueueState.WAITING:
+                self._changed.wait(seconds)
+
+    def notify(self, to_notify: Sequence[tuple[str, str]]) -> None:
+        if to_notify:
+            with self._changed:
+                self._changed.notify_all()
+
+    # QueueClaims
+
     def claim(self, queue_update: QueueUpdate) -> bool:
-        """False: one of the group does not wait any more, and none of it is claimed."""
         now = self._runtime.now_ms()
         with self._changed:
             rows = [self._rows.get(key) for key in queue_update.committed]
@@ -160,13 +174,13 @@ class MemoryQueue:
         with self._changed:
             if isinstance(outcome, Committed):
                 self._decide(
-                    {key: QueueStatus(QueueState.COMMITTED, said) for key, said in queue_update.committed.items()}
+                    {key: QueueStatus(QueueState.COMMITTED, each) for key, each in queue_update.committed.items()}
                 )
                 self._decide({key: QueueStatus(QueueState.RETURNED) for key in queue_update.returned})
                 return
             if isinstance(outcome, Unknown):
                 self._decide(
-                    {key: QueueStatus(QueueState.UNKNOWN, said) for key, said in queue_update.committed.items()}
+                    {key: QueueStatus(QueueState.UNKNOWN, each) for key, each in queue_update.committed.items()}
                 )
             for key in queue_update.committed:
                 self._rows[key].is_claimed = False

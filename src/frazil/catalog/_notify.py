@@ -1,7 +1,7 @@
-"""How a writer that waits in a queue is woken: a datagram on one host, LISTEN and NOTIFY through Postgres.
+"""How a writer that waits in a queue is notified: a datagram on one host, LISTEN and NOTIFY through Postgres.
 
-A bell that nobody hears costs the time until the sleeper looks by itself. Postgres rings for a transaction only when it
-has committed, so there the bell may bring the news as well, and saves who is woken the look.
+A lost notification costs the time until the writer polls. Postgres sends a transaction's notifications only when it has
+committed, so there a notification may contain the outcome, which saves the writer reading it.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ if TYPE_CHECKING:
 
     _Connection = psycopg.Connection[tuple[Any, ...]]
 
-Sleepers = Sequence[tuple[str, str]]
+ToNotify = Sequence[tuple[str, str]]
 _LONGEST_MESSAGE = 256
-_MOST_UNHEARD = 10_000
+_MOST_PENDING = 10_000
 _POLL_S = 0.02
 
 
 class Waiters:
-    """Threads of one process that sleep until their keys are called; one of them listens for all."""
+    """Threads of one process that sleep until their keys are notified; one of them listens for all."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._condition = threading.Condition()
         self._is_listening = False
-        self._called: set[str] = set()
+        self._notified: set[str] = set()
 
-    def call(self, keys: Iterable[str]) -> None:
+    def notify(self, keys: Iterable[str]) -> None:
         with self._condition:
-            if len(self._called) > _MOST_UNHEARD:
-                # Their sleepers looked by themselves and are gone.
-                self._called.clear()
-            self._called.update(keys)
+            if len(self._notified) > _MOST_PENDING:
+                # Their threads have polled and do not wait any more.
+                self._notified.clear()
+            self._notified.update(keys)
             self._condition.notify_all()
 
     def sleep(self, key: str, seconds: float, listen: Callable[[float], Iterable[str]] | None) -> None:
-        """Until ``key`` is called or time is up. ``listen`` waits so long at most and returns the keys it heard.
+        """Until ``key`` is notified or time is up. ``listen`` waits so long at most and returns the keys it received.
 
-        None: there is nothing to hear, and whoever sleeps looks by itself, soon.
+        None: this process cannot be notified, and the thread polls soon.
         """
         if listen is None:
             self._runtime.sleep(min(seconds, _POLL_S))
@@ -58,24 +58,24 @@ class Waiters:
         end = self._runtime.monotonic() + seconds
         while (left := end - self._runtime.monotonic()) > 0:
             with self._condition:
-                if key in self._called:
+                if key in self._notified:
                     break
                 if self._is_listening:
                     self._condition.wait(left)
                     continue
                 self._is_listening = True
             try:
-                self.call(listen(left))
+                self.notify(listen(left))
             finally:
                 with self._condition:
                     self._is_listening = False
                     self._condition.notify_all()
         with self._condition:
-            self._called.discard(key)
+            self._notified.discard(key)
 
 
 class SocketNotifier:
-    """Processes of one host ring each other by datagrams to sockets that have a name and no file."""
+    """Processes of one host notify each other by datagrams to sockets that have a name and no file."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -84,7 +84,7 @@ class SocketNotifier:
         _fork.watch(self)
 
     def _reset(self) -> None:
-        self._rung = Waiters(self._runtime)
+        self._waiters = Waiters(self._runtime)
         self._socket: socket.socket | None = None
         self._name = ""
 
@@ -97,7 +97,7 @@ class SocketNotifier:
     def after_fork_in_child(self) -> None:
         self._lock = threading.Lock()
         if self._socket is not None:
-            # The parent hears what comes in there.
+            # The parent receives on it.
             self._socket.close()
         self._reset()
 
@@ -122,7 +122,7 @@ class SocketNotifier:
         name = f"frazil-{self._runtime.new_hex()}"
         bound = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         try:
-            # Linux's names without files. Elsewhere this fails, and sleepers look by themselves.
+            # Linux's abstract names. Elsewhere this fails, and waiting threads poll.
             bound.bind(f"\0{name}")
         except OSError:
             bound.close()
@@ -130,45 +130,45 @@ class SocketNotifier:
         self._socket, self._name = bound, name
 
     def sleep(self, key: str, seconds: float) -> None:
-        self._rung.sleep(key, seconds, self._listen if self.address() else None)
+        self._waiters.sleep(key, seconds, self._listen if self.address() else None)
 
     def _listen(self, seconds: float) -> list[str]:
-        mine = self._socket
-        if mine is None:
+        bound = self._socket
+        if bound is None:
             self._runtime.sleep(min(seconds, _POLL_S))
             return []
         found = []
-        if select.select([mine], [], [], seconds)[0]:
+        if select.select([bound], [], [], seconds)[0]:
             with contextlib.suppress(BlockingIOError):
                 while True:
-                    found.append(mine.recv(_LONGEST_MESSAGE).decode(errors="replace"))
+                    found.append(bound.recv(_LONGEST_MESSAGE).decode(errors="replace"))
         return found
 
-    def ring(self, sleepers: Sleepers) -> None:
-        if not sleepers:
+    def notify(self, to_notify: ToNotify) -> None:
+        if not to_notify:
             return
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out:
             out.setblocking(False)
-            for where, key in sleepers:
+            for where, key in to_notify:
                 if where.startswith("frazil-"):
-                    # Whoever is gone, or has a full mailbox, does not keep the others from being rung.
+                    # A process that is gone or has a full buffer does not keep the others from being notified.
                     with contextlib.suppress(OSError):
                         out.sendto(key.encode(), f"\0{where}")
 
-    def ring_at_commit(self, db: Db, sleepers: Sleepers, news: Mapping[str, bytes]) -> None:
-        """SQLite rings nobody."""
+    def notify_at_commit(self, db: Db, to_notify: ToNotify, outcomes: Mapping[str, bytes]) -> None:
+        """SQLite has no notifications."""
 
-    def news(self, key: str) -> bytes | None:  # noqa: ARG002 - anybody on this host can send a datagram
+    def pushed_outcome(self, key: str) -> bytes | None:  # noqa: ARG002 - any process of this host can send a datagram
         return None
 
-    def committed(self, sleepers: Sleepers) -> None:
-        self.ring(sleepers)
+    def notify_after_commit(self, to_notify: ToNotify) -> None:
+        self.notify(to_notify)
 
 
-class Session:
-    """One connection of this process that is nobody else's: it listens, and it holds the turns (advisory locks).
+class ListenConnection:
+    """One connection of this process outside the pool: it listens, and it holds the commit locks (advisory locks).
 
-    Behind a pooler in transaction mode there is no such thing: there ``is_possible`` is False, and nothing is held.
+    Behind a pooler in transaction mode no connection is one session: there ``is_possible`` is False.
     """
 
     def __init__(
@@ -186,15 +186,15 @@ class Session:
         self._reset()
 
     def _reset(self) -> None:
-        self._rung = Waiters(self._runtime)
+        self._waiters = Waiters(self._runtime)
         self._connection: _Connection | None = None
         self._channel = f"frazil_{self._runtime.new_hex()}"
         self._held: set[str] = set()
-        self._news: dict[str, bytes] = {}
-        self._stir: tuple[socket.socket, socket.socket] | None = None
+        self._pushed: dict[str, bytes] = {}
+        self._wakeup: tuple[socket.socket, socket.socket] | None = None
 
     def after_fork_in_child(self) -> _Connection | None:
-        """The connection that the parent goes on using: nobody may close it here."""
+        """The connection that the parent continues to use: it must not be closed here."""
         left, self._lock = self._connection, threading.RLock()
         self._reset()
         return left
@@ -203,10 +203,10 @@ class Session:
         with self._lock:
             connection, self._connection = self._connection, None
             self._held.clear()
-            if self._stir is not None:
-                for end in self._stir:
+            if self._wakeup is not None:
+                for end in self._wakeup:
                     end.close()
-                self._stir = None
+                self._wakeup = None
         if connection is not None:
             with contextlib.suppress(Exception):
                 connection.close()
@@ -216,24 +216,24 @@ class Session:
             if not self.is_possible:
                 return None
             if self._connection is None or self._connection.closed:
-                # Locks of a session go with it.
+                # A session's locks end with it.
                 self._held.clear()
                 self._connection = None
                 connection = self._connect()
                 connection.execute(f"LISTEN {self._channel}".encode())
-                me = weakref.ref(self)
-                # Neither keeps the other alive: whoever forgets to close a lake leaves no connection behind.
-                connection.add_notify_handler(lambda notice: _tell(me(), notice.payload))
+                this = weakref.ref(self)
+                # Neither keeps the other alive: a lake that is never closed leaves no connection behind.
+                connection.add_notify_handler(lambda notice: _deliver(this(), notice.payload))
                 weakref.finalize(self, _close_own, connection, os.getpid())
-                if self._stir is None:
-                    self._stir = socket.socketpair()
-                    for end in self._stir:
+                if self._wakeup is None:
+                    self._wakeup = socket.socketpair()
+                    for end in self._wakeup:
                         end.setblocking(False)
                         weakref.finalize(self, end.close)
                 self._connection = connection
             return self._connection
 
-    # Waking
+    # Notifications
 
     def address(self) -> str:
         with contextlib.suppress(Exception):
@@ -242,71 +242,71 @@ class Session:
         return ""
 
     def sleep(self, key: str, seconds: float) -> None:
-        self._rung.sleep(key, seconds, self._listen if self.address() else None)
+        self._waiters.sleep(key, seconds, self._listen if self.address() else None)
 
     def _listen(self, seconds: float) -> list[str]:
-        connection, stir = self._connection, self._stir
-        if connection is None or connection.closed or stir is None:
+        connection, wakeup = self._connection, self._wakeup
+        if connection is None or connection.closed or wakeup is None:
             self._runtime.sleep(min(seconds, _POLL_S))
             return []
         found: list[str] = []
         try:
-            ready = select.select([connection.fileno(), stir[0].fileno()], [], [], seconds)[0]
-            if stir[0].fileno() in ready:
+            ready = select.select([connection.fileno(), wakeup[0].fileno()], [], [], seconds)[0]
+            if wakeup[0].fileno() in ready:
                 with contextlib.suppress(BlockingIOError):
-                    stir[0].recv(_LONGEST_MESSAGE)
+                    wakeup[0].recv(_LONGEST_MESSAGE)
             if connection.fileno() in ready:
                 with connection.lock:
                     connection.pgconn.consume_input()
                     while (notice := connection.pgconn.notifies()) is not None:
-                        found.append(self._understood(notice.extra.decode(errors="replace")))
+                        found.append(self._parsed(notice.extra.decode(errors="replace")))
         except Exception:  # noqa: BLE001 - the driver's errors, and what a closed socket raises
-            # The connection is gone: the next one who sleeps opens another, and this one looks by itself.
+            # The connection is gone: the next thread that sleeps opens another, and this one polls.
             with contextlib.suppress(Exception):
                 connection.close()
         return found
 
-    def _understood(self, message: str) -> str:
-        """The key that is called; the news about it are kept until they are asked for."""
-        key, _, news = message.partition(" ")
-        if news:
-            if len(self._news) > _MOST_UNHEARD:
-                self._news.clear()
-            self._news[key] = news.encode()
+    def _parsed(self, message: str) -> str:
+        """The key that is notified; an outcome pushed with it is kept until it is asked for."""
+        key, _, outcome = message.partition(" ")
+        if outcome:
+            if len(self._pushed) > _MOST_PENDING:
+                self._pushed.clear()
+            self._pushed[key] = outcome.encode()
         return key
 
-    def news(self, key: str) -> bytes | None:
-        return self._news.pop(key, None)
+    def pushed_outcome(self, key: str) -> bytes | None:
+        return self._pushed.pop(key, None)
 
-    def _heard(self, message: str) -> None:
-        # While another statement ran on this connection; who is listening has to be told.
-        self._rung.call([self._understood(message)])
-        if self._stir is not None:
+    def _received(self, message: str) -> None:
+        # It came in while another statement ran on this connection; the listening thread must be woken.
+        self._waiters.notify([self._parsed(message)])
+        if self._wakeup is not None:
             with contextlib.suppress(OSError):
-                self._stir[1].send(b".")
+                self._wakeup[1].send(b".")
 
-    def ring(self, sleepers: Sleepers) -> None:
-        sql, values = _notify(sleepers)
+    def notify(self, to_notify: ToNotify) -> None:
+        sql, values = _notify(to_notify)
         if values:
             with contextlib.suppress(Exception):
                 self._run(sql, values)
 
-    def ring_at_commit(self, db: Db, sleepers: Sleepers, news: Mapping[str, bytes]) -> None:
-        told = [(where, f"{key} {news[key].decode()}" if key in news else key) for where, key in sleepers]
-        sql, values = _notify(told)
+    def notify_at_commit(self, db: Db, to_notify: ToNotify, outcomes: Mapping[str, bytes]) -> None:
+        messages = [(where, f"{key} {outcomes[key].decode()}" if key in outcomes else key) for where, key in to_notify]
+        sql, values = _notify(messages)
         if values:
             db.execute(sql, values)
 
-    def committed(self, sleepers: Sleepers) -> None:
-        """Postgres has rung by itself."""
+    def notify_after_commit(self, to_notify: ToNotify) -> None:
+        """Postgres has notified by itself."""
 
-    # Turns
+    # Commit locks
 
     def try_lock(self, key: str) -> Callable[[], None] | None:
         with self._lock:
             connection = self.opened()
             assert connection is not None
-            # The session may take its own lock twice; its threads may not.
+            # A session may take its own lock twice; its threads may not.
             if key in self._held:
                 return None
             row = connection.execute(b"SELECT pg_try_advisory_lock(hashtextextended(%s, 0))", (key,)).fetchone()
@@ -322,14 +322,14 @@ class Session:
             self._held.discard(key)
             try:
                 connection.execute(b"SELECT pg_advisory_unlock(hashtextextended(%s, 0))", (key,))
-            except Exception:  # noqa: BLE001 - whatever it is, the lock goes with the connection
+            except Exception:  # noqa: BLE001 - whatever it is, the lock ends with the connection
                 with contextlib.suppress(Exception):
                     connection.close()
 
 
-def _tell(session: Session | None, message: str) -> None:
-    if session is not None:
-        session._heard(message)
+def _deliver(listener: ListenConnection | None, message: str) -> None:
+    if listener is not None:
+        listener._received(message)
 
 
 def _close_own(connection: _Connection, pid: int) -> None:
@@ -338,8 +338,8 @@ def _close_own(connection: _Connection, pid: int) -> None:
             connection.close()
 
 
-def _notify(sleepers: Sleepers) -> tuple[str, list[str]]:
-    known = [pair for pair in sleepers if pair[0].startswith("frazil_")]
+def _notify(messages: ToNotify) -> tuple[str, list[str]]:
+    known = [pair for pair in messages if pair[0].startswith("frazil_")]
     rows = ", ".join(["(?, ?)"] * len(known))
-    sql = f"SELECT pg_notify(channel, message) FROM (VALUES {rows}) AS sleepers (channel, message)"  # noqa: S608
+    sql = f"SELECT pg_notify(channel, message) FROM (VALUES {rows}) AS messages (channel, message)"  # noqa: S608
     return sql, [text for pair in known for text in pair]

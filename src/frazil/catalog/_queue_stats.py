@@ -1,4 +1,4 @@
-"""What the queue's table tells an onlooker: numbers by table, for whoever may read them, writer or not."""
+"""Statistics of the queue by table, for any user who may read it."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ _IS_WAITING = f"state = {int(QueueState.WAITING)} AND deadline > now_ms"
 
 @dataclass(frozen=True, slots=True)
 class QueueStats:
-    """One table's tickets. "Lately": put into the queue in the last minute; when their fate came, nobody records."""
+    """One table's queue. "Lately": queued in the last minute; when a commit was settled is not recorded."""
 
     waiting: int = 0
     """Now, without those that have expired."""
     oldest_wait_ms: int = 0
-    """0 while nobody waits."""
+    """0 while the queue is empty."""
     returned: int = 0
-    """Lately: given back, because they needed another look. Conflicts are some of these; how many, is not kept."""
+    """Lately: returned to their writers to be checked again. Some of these are conflicts; how many is not recorded."""
     withdrawn: int = 0
-    """Lately: taken back by writers who gave up, or were out of time."""
+    """Lately: withdrawn by writers that gave up or ran out of time."""
     late_tries: int = 0
-    """Lately, and of those that wait: how often somebody began to commit a ticket that was old already. As a rule a
-    group with it had come to nothing before."""
+    """Lately, and of those that wait: how often a leader began to commit one that was already old. As a rule an earlier
+    group with it had failed."""
 
 
 def queue_stats(store: SqlStore) -> Mapping[str, QueueStats] | None:
-    """By table uuid, tables without tickets left out. None: there is no queue, or this user may not read it.
+    """By table uuid, without tables whose queue is empty. None: there is no queue, or this user may not read it.
 
-    A store that was opened only to read has no ``queue``, and its numbers are here all the same.
+    A store that was opened read-only has no ``queue``; its statistics are read all the same.
     """
     engine = store._engine
     # The clock once for all rows, so that none is older than the oldest.
@@ -62,6 +62,6 @@ def queue_stats(store: SqlStore) -> Mapping[str, QueueStats] | None:
     return {
         uuid: QueueStats(waiting, max(0, int(oldest or 0)), returned, withdrawn, int(tries))
         for uuid, waiting, oldest, returned, withdrawn, tries in rows
-        # Who is kept out without ever having come is of no table.
+        # A fenced commit that never arrived belongs to no table.
         if uuid
     }

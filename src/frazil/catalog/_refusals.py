@@ -1,4 +1,4 @@
-"""The sentences every pointer store refuses with, so that the same mistake reads the same on each of them."""
+"""The errors of every catalog, so that the same mistake has the same message on each of them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def namespace_exists(namespace: tuple[str, ...]) -> NamespaceExists:
 def namespace_not_empty(namespace: tuple[str, ...]) -> NamespaceNotEmpty:
     name = ".".join(namespace)
     return NamespaceNotEmpty(
-        f"The namespace {name} still holds tables, views or namespaces",
+        f"The namespace {name} still contains tables, views or namespaces",
         advice=f"Empty it first; lake.tables({name!r}) lists its tables",
     )
 

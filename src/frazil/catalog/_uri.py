@@ -8,7 +8,7 @@ _SECRET = re.compile(
     r"(?i)pass(word|phrase)?|token|secret|credential|signature|\bsig\b|\bpwd\b|(access|private|api|session|account).?key"
 )
 _QUERY_PART = re.compile(r"(?<=[?&;])([^=&;]+)=([^&;]*)")
-# Greedy up to the last @: a password typed without percent-encoding may hold one itself.
+# Greedy up to the last @: a password typed without percent-encoding may contain one itself.
 _USER_INFO = re.compile(r"(?i)^((?:[a-z][a-z0-9+.-]*:)+//)([^:@/]*):(.*)@", re.DOTALL)
 
 
@@ -23,7 +23,7 @@ def mask_uri(uri: str) -> str:
 
 
 def is_secret(key: str) -> bool:
-    """Does a property or parameter of this name hold a secret?"""
+    """Whether a property or parameter of this name is a secret."""
     return _SECRET.search(key) is not None
 
 

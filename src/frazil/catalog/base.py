@@ -1,15 +1,14 @@
-"""The seam between a commit and whoever referees it.
+"""The seam between a commit and its catalog, by role: every protocol as small as its users need.
 
-Two small protocols. ``PointerStore`` is a database that keeps one text per table and swaps it atomically (memory,
-SQLite, Postgres); ``Catalog`` is what the commit loop sees. ``pointer.py`` turns any PointerStore into a Catalog,
-``foreign.py`` does it for any PyIceberg catalog.
+``Catalog`` is what one commit needs, ``TableDirectory`` what a lake needs besides. What a catalog may or may not have
+is an optional object of its own: a queue, a change log, pins, commit locks. ``store.py`` has the seam below:
+``pointer.py`` makes a Catalog of any PointerStore, ``foreign.py`` one of any PyIceberg catalog.
 """
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -17,29 +16,36 @@ from frazil.format.metadata import TableMetadata
 from frazil.format.storage import Storage
 from frazil.model import Ident
 
+# What a swap answers
+
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The swap landed: the table now points to ``location``."""
+    """The swap was committed: the table (of several, the first) now points to ``location``."""
 
     location: str
 
 
 @dataclass(frozen=True, slots=True)
 class Stale:
-    """The swap did not land, for certain. ``actual`` is the value found instead; None: the table is gone."""
+    """The swap was not committed, for certain. ``actual`` is the value found instead; None: the table is gone."""
 
     actual: str | None
+    ident: Ident | None = None
+    """The table whose pointer has moved, where the swap had several."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """The swap was sent and no answer can be trusted. It may land now, later or never."""
+    """The swap was sent and no answer can be trusted. It may be committed now, later or never."""
 
     cause: str
 
 
 Outcome = Committed | Stale | Unknown
+
+
+# What is kept beside the pointer
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +66,7 @@ class CommitRecord:
 class ChangeRecord:
     """What a snapshot did, as ``commit/summaries.py`` writes it, kept beside the pointer to save reading manifests.
 
-    A snapshot need not have one, and losing one costs time only (rule P10).
+    A snapshot may be without one, and losing one costs time only (rule P10).
     """
 
     table_uuid: str
@@ -69,40 +75,51 @@ class ChangeRecord:
     body: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class DroppedManifestLists:
+    """Manifest lists whose snapshots a commit expired: kept for the services that delete files (rule P18)."""
+
+    table_uuid: str
+    manifest_lists: tuple[str, ...]
+
+
+# The queue's values
+
+
 class QueueState(enum.IntEnum):
-    """What became of a ticket. It leaves WAITING exactly once (rule P1)."""
+    """The state of a queued commit. It leaves WAITING exactly once (rule P1)."""
 
     WAITING = 0
     COMMITTED = 1
     RETURNED = 2
-    """Back to its writer, who commits it: it needs a look at files, or the combiner does not understand it (P4)."""
+    """Back to its writer, who commits it: files must be read for it, or the leader does not understand it (P4)."""
     WITHDRAWN = 3
     UNKNOWN = 4
-    """Whoever committed it cannot say whether it landed (rule P9)."""
+    """The leader that sent it got no answer that can be trusted (rule P9)."""
 
 
 RESERVATION = 0
-"""The version of a ticket without a body: its writer commits the operation itself, and wants the turn for it."""
+"""The version of a queued commit without a body: its writer commits the operation itself, and wants the commit lock."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueuedCommit:
-    """An operation in a table's queue: the permit for whoever combines to commit it.
+    """An operation in a table's queue: the leader's permit to commit it.
 
     Put there only when every file that it names is closed and durable.
     """
 
     key: str
-    """Fresh for each: sent twice, it is in the queue once."""
+    """Fresh for each: sent twice, it is queued once."""
     table_uuid: str
     commit_id: str
     version: int
-    """Of the form of ``body``; a combiner leaves a version it does not know to the ticket's writer."""
+    """Of the form of ``body``; a leader returns a version that it does not understand to the writer."""
     body: bytes
-    wake: str = ""
-    """Where its writer wants to be woken."""
-    place: str = ""
-    """The queue that it stands in: a table may be registered under two names, and each has a pointer of its own."""
+    notify_address: str = ""
+    """Where its writer listens. Empty: it polls."""
+    queue_key: str = ""
+    """The queue that it is in: a table may be registered under two names, and each has a pointer of its own."""
 
     @property
     def is_reservation(self) -> bool:
@@ -111,17 +128,17 @@ class QueuedCommit:
 
 @dataclass(frozen=True, slots=True)
 class QueueEntry:
-    """A ticket as a combiner finds it."""
+    """A queued commit as a leader reads it."""
 
     ticket: QueuedCommit
     age_ms: int
     tries: int
-    """How often somebody has begun to commit it when it was old already; how often the turn was left to it."""
+    """How many leaders began to commit it when it was already old; how many left the commit lock to it."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueStatus:
-    """A ticket's fate, with what its writer is told."""
+    """The state of a queued commit, with the outcome that its leader wrote for its writer."""
 
     state: QueueState
     outcome: bytes = b""
@@ -129,32 +146,18 @@ class QueueStatus:
 
 @dataclass(frozen=True, slots=True)
 class QueueUpdate:
-    """What a swap decides about tickets, in its own transaction: all of it, or nothing (rule P1)."""
+    """What a swap decides about queued commits, in its own transaction: all of it, or nothing (rule P1)."""
 
     committed: Mapping[str, bytes]
-    """QueuedCommit → what its writer is told."""
+    """Key → the outcome for its writer."""
     returned: tuple[str, ...] = ()
     records: tuple[CommitRecord, ...] = ()
-    """The commit ids of those who chose theirs."""
-    wake: tuple[tuple[str, str], ...] = ()
-    """(where, ticket) of everybody concerned."""
+    """For members whose caller chose the commit id."""
+    to_notify: tuple[tuple[str, str], ...] = ()
+    """(address, key) of every writer concerned."""
 
 
-@dataclass(frozen=True, slots=True)
-class DroppedManifestLists:
-    """Manifest lists whose snapshots went with a commit: kept for those who remove files (rule P18)."""
-
-    table_uuid: str
-    manifest_lists: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Pointer:
-    location: str
-    now_ms: int
-    """The referee's own clock (the host's where it has none)."""
-    queue_not_empty: bool = False
-    """Tickets wait in the catalog's queue, be it for this table or another."""
+# One attempt to commit
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +168,7 @@ class Head:
     metadata: TableMetadata
     now_ms: int
     queue_not_empty: bool = False
-    """As the pointer's."""
+    """The catalog's queue has commits, for this table or another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,11 +179,11 @@ class Proposal:
     requirements: tuple[dict[str, Any], ...]
     record: CommitRecord | None = None
     changes: tuple[ChangeRecord, ...] = ()
-    """What the new snapshots do, for catalogs that keep it."""
+    """What the new snapshots do, for catalogs with a change log."""
     queue_update: QueueUpdate | None = None
-    """Tickets of others that are committed with it."""
+    """The queued commits of other writers that are committed with it."""
     dropped: DroppedManifestLists | None = None
-    """What no snapshot names any more."""
+    """Manifest lists that no snapshot names any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,132 +201,207 @@ class Prepared:
 @dataclass(frozen=True, slots=True)
 class Capabilities:
     records_commit_ids: bool
-    """Commit ids are kept in the swap's own transaction; otherwise they live in the table's metadata only."""
+    """Commit ids are kept in the swap's own transaction; otherwise in the table's metadata only."""
     stale_is_certain: bool
-    """A Stale answer proves that the swap did not and will not land. False for catalogs behind a network (rule P30)."""
+    """A Stale answer proves that the swap was not and will not be committed. False behind a network (rule P30)."""
     atomic: bool = True
     """False: the catalog has no compare-and-swap (Hive's lock); offered with a warning."""
-    keeps_changes: bool = False
-    """The changes of a proposal are kept; otherwise there is no use in making them."""
 
 
-class CommitQueue(Protocol):
-    """Tickets of one catalog's tables. For speed alone: without it writers race on the swap (rules P1 to P4)."""
+# What a catalog may have
+
+
+class WriterQueue(Protocol):
+    """The queue as a writer uses it."""
 
     def put(self, ticket: QueuedCommit, lives_ms: int) -> bool:
-        """Add a ticket that expires after so long by the catalog's clock. True: others of its place wait already.
+        """Add a commit that expires after so long by the catalog's clock. True: its queue was not empty.
 
-        Raises CommitUnknown when nobody can say whether it is there; any other error says that it is not and will not.
+        Raises CommitUnknown when it is not known whether it is there; any other error says that it is not and will not.
         """
 
-    def waiting(self, place: str, most: int) -> list[QueueEntry]:
-        """The oldest tickets that wait and have not expired, the oldest first. Without reservations."""
-
-    def count(self, place: str) -> int:
-        """How many wait, without reservations."""
-
-    def first(self, place: str) -> QueueEntry | None:
-        """Who is to have the turn next: the oldest reservation, or else the oldest ticket. Its body is left out."""
-
-    def tried(self, keys: Sequence[str]) -> None:
-        """Count one more try for each of these."""
-
-    def claim(self, queue_update: QueueUpdate) -> bool:
-        """Before the swap is sent. False: one of the group does not wait any more, where the swap would not see it."""
-
-    def conclude(self, queue_update: QueueUpdate, outcome: Outcome) -> None:
-        """After the swap, whatever came of it, where its own transaction has not settled everything."""
-
     def status(self, key: str) -> QueueStatus | None:
-        """What became of a ticket; None: there is no such ticket, and nobody can say."""
+        """None: the queue has no such commit, or no longer."""
 
     def withdraw(self, key: str) -> QueueStatus | None:
-        """Take a ticket back. WITHDRAWN: it will never be committed; otherwise what became of it before."""
+        """Take a commit back. WITHDRAWN: it will never be committed; otherwise the state it had before."""
 
     def fence(self, key: str) -> QueueStatus | None:
-        """Take somebody's ticket back, though it may not have arrived yet: nobody commits it from now on."""
+        """Take back an earlier call's commit, though it may not have arrived yet: no leader commits it from now on."""
 
     def extend(self, key: str, lives_ms: int) -> None:
         """It expires so long after now: its writer is alive."""
 
+
+class LeaderQueue(Protocol):
+    """The queue as the leader of a group commit uses it."""
+
+    def waiting(self, queue_key: str, most: int) -> list[QueueEntry]:
+        """The oldest commits that wait and have not expired, the oldest first. Without reservations."""
+
+    def count(self, queue_key: str) -> int:
+        """How many wait, without reservations."""
+
+    def first(self, queue_key: str) -> QueueEntry | None:
+        """The next to hold the commit lock: the oldest reservation, else the oldest commit. Its body is left out."""
+
+    def tried(self, keys: Sequence[str]) -> None:
+        """Count one more try for each of these."""
+
+
+class Notifier(Protocol):
+    """How writers that wait in a queue are woken. Hints: none of these raises, and only speed may depend on them."""
+
     def address(self) -> str:
-        """Where this process can be woken."""
+        """Where this process listens."""
 
     def sleep(self, key: str, seconds: float) -> None:
-        """Until somebody wakes the ticket's writer, or so long."""
+        """Until the writer of this commit is notified, or so long."""
 
-    def wake(self, sleepers: Sequence[tuple[str, str]]) -> None:
-        """Wake writers: (where, ticket). A hint: it never raises, and nothing but speed may depend on it."""
+    def notify(self, to_notify: Sequence[tuple[str, str]]) -> None:
+        """Wake the writers at (address, key)."""
 
 
-class PointerStore(Protocol):
-    """One text per table, swapped atomically. Implementations are thread-safe and survive fork by reconnecting."""
+class QueueClaims(Protocol):
+    """Only for queues whose updates are not made by the swap's own transaction: claimed before it, concluded after."""
 
-    name: str
-    """The catalog's name in Iceberg's JDBC tables."""
+    def claim(self, queue_update: QueueUpdate) -> bool:
+        """Before the swap is sent. False: a commit of the group no longer waits, and none of them is claimed."""
+
+    def conclude(self, queue_update: QueueUpdate, outcome: Outcome) -> None:
+        """After the swap, whatever its outcome."""
+
+
+class CommitQueue(WriterQueue, LeaderQueue, Protocol):
+    """Commits that wait for a leader. For speed alone: without it writers race on the swap (rules P1 to P4)."""
 
     @property
-    def queue(self) -> CommitQueue | None:
-        """None: it has no room for one."""
+    def notifier(self) -> Notifier: ...
 
-    def read(self, ident: Ident) -> Pointer:
-        """The current value, from the primary. Raises NoSuchTable, CatalogUnavailable."""
+    @property
+    def claims(self) -> QueueClaims | None:
+        """None: the swap's own transaction updates the queue."""
 
-    def swap(
-        self,
-        ident: Ident,
-        expected: str,
-        new: str,
-        record: CommitRecord | None,
-        changes: Sequence[ChangeRecord] = (),
-        queue_update: QueueUpdate | None = None,
-        dropped: DroppedManifestLists | None = None,
-    ) -> Outcome:
-        """Set ``new`` where ``expected`` stands, with all the rest in the same transaction (rules P1 and P5).
 
-        A record whose commit id is already there, or a ticket that does not wait any more, rolls everything back and
-        answers Stale with the current value. Raises CatalogUnavailable only when the swap was definitely not sent.
-        Changes never decide: a store that cannot keep them swaps without them.
+class ChangeLog(Protocol):
+    """What snapshots did. A hint that saves reading manifests: any record may be missing."""
+
+    def find(self, table_uuid: str, after: int, up_to: int) -> list[ChangeRecord]:
+        """The records with sequence numbers above ``after``, up to ``up_to``, in their order.
+
+        One request. Raises CatalogUnavailable.
         """
 
-    def find_commit(self, table_uuid: str, commit_id: str) -> CommitRecord | None: ...
-
-    def put_commit(self, record: CommitRecord) -> bool:
-        """Record a commit id without a swap (a write that matched nothing). False: it was already there."""
-
-    def find_changes(self, table_uuid: str, after: int, up_to: int) -> list[ChangeRecord]:
-        """What is kept of snapshots with sequence numbers above ``after``, up to ``up_to``, in their order."""
-
-    def forget_changes(self, table_uuid: str) -> None:
-        """Let go of all of a table's changes."""
+    def forget(self, table_uuid: str) -> None:
+        """Delete all records of a table."""
 
     def dropped_lists(self, table_uuid: str) -> list[str]:
-        """Manifest lists whose snapshots went with commits (rule P18), the oldest first."""
+        """Manifest lists whose snapshots were expired by commits (rule P18), the oldest first."""
+
+
+class SnapshotPins(Protocol):
+    """Snapshots that open transactions need: commits do not expire them (rule P18)."""
 
     def pin(self, pin: str, table_uuid: str, snapshot_ids: Sequence[int], lives_ms: int) -> None:
-        """Say that a transaction needs these snapshots, until ``unpin`` or for so long (rule P18).
+        """Keep these snapshots until ``unpin`` or for so long.
 
-        Without it the transaction is slower to check, not wrong: a store that has no room for pins does nothing.
+        Without a pin the transaction is slower to check, not wrong.
         """
 
     def unpin(self, pin: str) -> None: ...
 
     def pinned(self, table_uuid: str) -> frozenset[int]: ...
 
-    def insert(self, ident: Ident, location: str) -> None:
-        """Add a table. Raises TableExists, NoSuchNamespace."""
 
-    def delete(self, ident: Ident) -> str:
-        """Remove a table and return the value it had. Raises NoSuchTable."""
+Release = Callable[[], None]
+
+
+class CommitLocks(Protocol):
+    """One lock per table, held by the leader of a group commit or by the one writer that retries (rule P2)."""
+
+    def try_lock(self, ident: Ident) -> Release | None:
+        """Take the table's commit lock without waiting, and return what releases it; None: another writer holds it.
+
+        A hint: it never raises, and only speed may depend on it.
+        """
+
+
+# The catalog
+
+
+class Catalog(Protocol):
+    """What a commit needs of a catalog."""
+
+    name: str
+    capabilities: Capabilities
+
+    @property
+    def queue(self) -> CommitQueue | None:
+        """None: each writer commits alone."""
+
+    @property
+    def changes(self) -> ChangeLog | None:
+        """None: changes are not kept, so there is no use in making them."""
+
+    @property
+    def pins(self) -> SnapshotPins | None:
+        """None: commits do not keep snapshots for open transactions."""
+
+    @property
+    def locks(self) -> CommitLocks | None:
+        """None: the catalog's other clients are unknown, so there are no writers to exclude."""
+
+    def load(self, ident: Ident) -> Head:
+        """Raises NoSuchTable, CatalogUnavailable, CorruptMetadata."""
+
+    def load_at(self, ident: Ident, location: str) -> Head:
+        """A table as the metadata file at ``location`` has it, whatever its head is now.
+
+        Raises StorageError when the file was deleted after the table moved on.
+        """
+
+    def instant(self) -> Mapping[Ident, str] | None:
+        """Every table's location at one and the same moment (rule P28); None: this catalog cannot tell."""
+
+    def prepare(self, ident: Ident, head: Head, proposal: Proposal) -> Prepared:
+        """Write, durably, whatever the swap will point to."""
+
+    def swap(self, *prepared: Prepared) -> Outcome:
+        """Send it, for one table or for several at once. May be called again with the same values: that is harmless.
+
+        Raises only when it certainly was not sent (CatalogUnavailable) or was refused outright (Unsupported: several
+        tables on a third-party catalog).
+        """
+
+    def discard(self, prepared: Prepared) -> None:
+        """Delete what prepare wrote, after the swap definitely lost."""
+
+    def find_commit(self, metadata: TableMetadata, commit_id: str) -> CommitRecord | None: ...
+
+    def record_commit(self, ident: Ident, head: Head, record: CommitRecord) -> None:
+        """Keep the id of a write that changed nothing (rule P12)."""
+
+
+class TableDirectory(Protocol):
+    """What a lake needs besides: names."""
+
+    def create(self, ident: Ident, metadata: TableMetadata) -> Head:
+        """Raises TableExists, NoSuchNamespace."""
+
+    def register(self, ident: Ident, location: str) -> Head:
+        """Adopt an existing metadata file. Raises TableExists, NoSuchNamespace, StorageError, CorruptMetadata."""
+
+    def drop(self, ident: Ident) -> str:
+        """Forget a table, whose files stay. Returns the location it had. Raises NoSuchTable."""
 
     def rename(self, old: Ident, new: Ident) -> None:
         """Raises NoSuchTable, TableExists, NoSuchNamespace."""
 
-    def pointers(self, namespace: tuple[str, ...] | None = None) -> dict[Ident, str]:
-        """All tables (or those directly in one namespace) with their values, from one statement: one instant."""
+    def tables(self, namespace: tuple[str, ...] | None = None) -> list[Ident]:
+        """The tables directly in one namespace, or all. Raises NoSuchNamespace."""
 
     def namespaces(self) -> dict[tuple[str, ...], dict[str, str]]:
-        """Every namespace with its properties, implied parents and namespaces of tables included."""
+        """Every namespace with its properties."""
 
     def create_namespace(self, namespace: tuple[str, ...], properties: Mapping[str, str]) -> None:
         """Raises NamespaceExists."""
@@ -331,92 +409,9 @@ class PointerStore(Protocol):
     def drop_namespace(self, namespace: tuple[str, ...]) -> None:
         """Raises NoSuchNamespace, NamespaceNotEmpty."""
 
-    def try_commit_lock(self, ident: Ident) -> Callable[[], None] | None:
-        """Take the table's turn without waiting, and return what gives it back; None: another writer has it.
 
-        A hint (rule P2): it never raises, and nothing but speed may depend on it.
-        """
-
-    def close(self) -> None: ...
-
-
-class Catalog(Protocol):
-    """What the commit loop and the lake need of a referee."""
-
-    name: str
-    capabilities: Capabilities
-
-    @property
-    def queue(self) -> CommitQueue | None:
-        """Where writers of this catalog wait to be committed together; None: each commits alone."""
-
-    def try_commit_lock(self, ident: Ident) -> Callable[[], None] | None:
-        """As PointerStore.try_commit_lock."""
-
-    def load(self, ident: Ident) -> Head:
-        """Raises NoSuchTable, CatalogUnavailable, CorruptMetadata."""
-
-    def prepare(self, ident: Ident, head: Head, proposal: Proposal) -> Prepared:
-        """Write, durably, whatever the swap will point to."""
-
-    def swap(self, prepared: Prepared) -> Outcome:
-        """Send it. May be called again with the same value: the second call is harmless.
-
-        Raises only when it certainly was not sent (CatalogUnavailable) or was refused outright.
-        """
-
-    def commit_lock(self, ident: Ident, patience_s: float) -> AbstractContextManager[None]:
-        """Wait, for ``patience_s`` at most, until others who take turns are not committing to this table.
-
-        Only a hint that saves lost races: whoever does not take turns may commit at any moment all the same.
-        """
-
-    def discard(self, prepared: Prepared) -> None:
-        """Remove what prepare wrote, after the swap definitely lost."""
-
-    def find_commit(self, metadata: TableMetadata, commit_id: str) -> CommitRecord | None: ...
-
-    def record_commit(self, ident: Ident, head: Head, record: CommitRecord) -> None:
-        """Keep the id of a write that changed nothing (rule P12)."""
-
-    def find_changes(self, table_uuid: str, after: int, up_to: int) -> list[ChangeRecord]:
-        """What is kept of snapshots with sequence numbers above ``after``, up to ``up_to``; any of them may be missing.
-
-        One request. Raises CatalogUnavailable.
-        """
-
-    def pin(self, pin: str, table_uuid: str, snapshot_ids: Sequence[int], lives_ms: int) -> None:
-        """As PointerStore.pin."""
-
-    def unpin(self, pin: str) -> None: ...
-
-    def pinned(self, table_uuid: str) -> frozenset[int]: ...
-
-    def instant(self) -> Mapping[Ident, str] | None:
-        """Where every table stood at one and the same moment (rule P28); None: this catalog cannot tell."""
-
-    def load_at(self, ident: Ident, location: str) -> Head:
-        """A table as the metadata file at ``location`` has it, whatever became of it since.
-
-        Raises StorageError when the file is no longer there because the table moved on.
-        """
-
-    def create(self, ident: Ident, metadata: TableMetadata) -> Head:
-        """Raises TableExists, NoSuchNamespace."""
-
-    def register(self, ident: Ident, location: str) -> Head: ...
-
-    def drop(self, ident: Ident) -> str: ...
-
-    def rename(self, old: Ident, new: Ident) -> None: ...
-
-    def tables(self, namespace: tuple[str, ...] | None = None) -> list[Ident]: ...
-
-    def namespaces(self) -> dict[tuple[str, ...], dict[str, str]]: ...
-
-    def create_namespace(self, namespace: tuple[str, ...], properties: Mapping[str, str]) -> None: ...
-
-    def drop_namespace(self, namespace: tuple[str, ...]) -> None: ...
+class LakeCatalog(Catalog, TableDirectory, Protocol):
+    """All that a lake uses."""
 
     def close(self) -> None: ...
 
@@ -425,13 +420,13 @@ class Catalog(Protocol):
 class OpenedCatalog:
     """A catalog as ``open_catalog`` found or made it."""
 
-    catalog: Catalog
+    catalog: LakeCatalog
     storage: Storage
     warehouse: str | None
-    """Where new tables go by default; None: the catalog's server decides, or nobody said."""
+    """Where new tables go by default; None: the catalog's server decides, or the caller named none."""
     uri_shown: str
     """The URI without its secrets."""
     kind: str
-    """"embedded", "sqlite", "postgres", "memory", or the foreign catalog's type."""
+    """"embedded", "sqlite", "postgres", "memory", or the third-party catalog's type."""
     created: bool
     """The catalog did not exist before."""

@@ -3,6 +3,8 @@
 The metadata file is written by the catalog's server or by PyIceberg, so there is nothing to prepare and nothing to
 discard; "expected" is a set of requirements (rule P29, requirements.py); and no answer but success is believed before a
 fresh head was searched for the commit (rule P30).
+
+Third-party catalogs are only as atomic as their own commit.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import contextlib
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -23,9 +25,10 @@ from pyiceberg.table.update import TableRequirement, TableUpdate
 from frazil import _fork
 from frazil.catalog import _refusals, foreign_open, records
 from frazil.catalog._memory_queue import MemoryQueue
+from frazil.catalog._thread_locks import ThreadLocks
 from frazil.catalog.base import (
     Capabilities,
-    ChangeRecord,
+    CommitLocks,
     CommitQueue,
     CommitRecord,
     Committed,
@@ -39,7 +42,15 @@ from frazil.catalog.base import (
 )
 from frazil.catalog.foreign_errors import Failure, Subject, Wording, failure, translated
 from frazil.catalog.requirements import is_fenced_off, merged, ref_requirements, table_uuid
-from frazil.errors import CatalogUnavailable, CommitUnknown, FrazilError, NoSuchNamespace, NoSuchTable, TableExists
+from frazil.errors import (
+    CatalogUnavailable,
+    CommitUnknown,
+    FrazilError,
+    NoSuchNamespace,
+    NoSuchTable,
+    TableExists,
+    Unsupported,
+)
 from frazil.format.metadata import TableMetadata
 from frazil.format.storage import Storage
 from frazil.model import Ident
@@ -53,8 +64,8 @@ _STORAGE_KEYS = ("s3.", "client.", "gcs.", "adls.", "hdfs.", "oss.")
 _LOADED_KEPT = 64
 _RECORD_TRIES = 8
 HIVE_WARNING = (
-    "Hive's metastore swaps under a lock and compares nothing: a writer that stalls longer than the lock lives "
-    "overwrites what others committed meanwhile"
+    "Hive's metastore swaps under a lock and compares nothing: a writer that stalls for longer than the lock's timeout "
+    "overwrites concurrent commits"
 )
 
 
@@ -98,7 +109,9 @@ def open_foreign(
 
 
 class ForeignCatalog:
-    """A PyIceberg catalog as a referee. Thread-safe; after a fork it opens connections of its own."""
+    """A PyIceberg catalog behind the protocol. Thread-safe; after a fork it opens connections of its own."""
+
+    changes = pins = None
 
     def __init__(
         self,
@@ -127,7 +140,7 @@ class ForeignCatalog:
         self._loaded: OrderedDict[Ident, Table] = OrderedDict()
         # Threads of this process only: the catalog's other clients are unknown. Hive is never grouped (rule P30).
         self.queue: CommitQueue | None = MemoryQueue(runtime) if atomic and not read_only else None
-        self._turns: dict[Ident, threading.Lock] = {}
+        self.locks: CommitLocks | None = None if self.queue is None else ThreadLocks()
         _fork.watch(self)
 
     def pyiceberg(self) -> PyIcebergCatalog:
@@ -137,7 +150,7 @@ class ForeignCatalog:
     # Tables: load and commit
 
     def load(self, ident: Ident) -> Head:
-        """The table as its catalog knows it now. Raises NoSuchTable, PermissionDenied, CatalogUnavailable."""
+        """The table as its catalog has it now. Raises NoSuchTable, PermissionDenied, CatalogUnavailable."""
         with self._asking(ident) as catalog:
             table = catalog.load_table(_identifier(ident))
         return self._head(ident, table)
@@ -151,8 +164,16 @@ class ForeignCatalog:
         requirements = merged(needed, proposal.requirements)
         return Prepared(ident, head, replace(proposal, updates=updates, requirements=requirements))
 
-    def swap(self, prepared: Prepared) -> Outcome:
-        """Send it. Committed may name a later location than this commit's own, when it was found out afterwards."""
+    def swap(self, *prepared: Prepared) -> Outcome:
+        """Send it. Committed may name a later location than this commit's own, when it was found afterwards."""
+        if len(prepared) != 1:
+            raise Unsupported(
+                f"{self._wording.catalog} cannot commit to {len(prepared)} tables at once",
+                advice="Commit to one table at a time, or use a catalog of Frazil on SQLite or Postgres",
+            )
+        return self._swap(prepared[0])
+
+    def _swap(self, prepared: Prepared) -> Outcome:
         if self._read_only:
             raise _refusals.opened_read_only(self._shown)
         requirements = _REQUIREMENTS.validate_python(prepared.proposal.requirements)
@@ -163,26 +184,18 @@ class ForeignCatalog:
         try:
             with self._serial():
                 response = self._current().commit_table(table, requirements, updates)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the commit may have landed before it (rule P30)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the commit may have succeeded before (rule P30)
             return self._found_out(prepared, failure(error, self._wording, prepared.ident), error)
         return Committed(response.metadata_location)
 
-    def try_commit_lock(self, ident: Ident) -> Callable[[], None] | None:
-        turn = self._turns.setdefault(ident, threading.Lock())
-        return turn.release if turn.acquire(blocking=False) else None
-
-    def commit_lock(self, ident: Ident, patience_s: float) -> contextlib.AbstractContextManager[None]:  # noqa: ARG002
-        """Nobody to take turns with: the catalog's other clients are unknown."""
-        return contextlib.nullcontext()
-
     def discard(self, prepared: Prepared) -> None:
-        """Nothing of ours was written; what PyIceberg or the server left is theirs, and unreferenced."""
+        """Frazil wrote nothing; what PyIceberg or the server left is theirs, and unreferenced."""
 
     def find_commit(self, metadata: TableMetadata, commit_id: str) -> CommitRecord | None:
         return records.find_record(metadata, commit_id)
 
     def record_commit(self, ident: Ident, head: Head, record: CommitRecord) -> None:
-        """Keep the id in a property of its own. Raises CommitUnknown when nobody can say whether it is kept."""
+        """Keep the id in a property of its own. Raises CommitUnknown when it is not known whether it is kept."""
         outcome: Outcome = Unknown("it was never sent")
         for attempt in range(_RECORD_TRIES):
             if records.find_record(head.metadata, record.commit_id) is not None:
@@ -199,24 +212,11 @@ class ForeignCatalog:
                 evidence=outcome.cause,
             )
         raise CatalogUnavailable(
-            f"The commit id could not be recorded: {ident} changed {_RECORD_TRIES} times meanwhile"
+            f"The commit id could not be recorded: {ident} changed {_RECORD_TRIES} times concurrently"
         )
 
-    def find_changes(self, table_uuid: str, after: int, up_to: int) -> list[ChangeRecord]:  # noqa: ARG002
-        """There is no place to keep any."""
-        return []
-
-    def pin(self, pin: str, table_uuid: str, snapshot_ids: Sequence[int], lives_ms: int) -> None:
-        """No snapshot goes with a commit here."""
-
-    def unpin(self, pin: str) -> None:
-        """As ``pin``."""
-
-    def pinned(self, table_uuid: str) -> frozenset[int]:  # noqa: ARG002 - the seam's
-        return frozenset()
-
     def instant(self) -> Mapping[Ident, str] | None:
-        """Tables are loaded one by one here, each at its own moment."""
+        """Tables are loaded one by one, each at its own moment."""
         return None
 
     def load_at(self, ident: Ident, location: str) -> Head:
@@ -317,7 +317,7 @@ class ForeignCatalog:
         if not self._inherited:
             self._catalog.close()
 
-    # How an unclear answer is found out (rule P30)
+    # What an unclear answer meant (rule P30)
 
     def _found_out(self, prepared: Prepared, failed: Failure, error: Exception) -> Outcome:
         try:
@@ -371,7 +371,7 @@ class ForeignCatalog:
         """Nothing to resume."""
 
     def after_fork_in_child(self) -> None:
-        # Another thread of the parent may have held the lock, and nobody is left to let it go.
+        # Another thread of the parent may have held the lock, and does not exist here to release it.
         self._lock = threading.RLock()
         self._inherited = True
 
@@ -388,7 +388,7 @@ class ForeignCatalog:
     def _head(self, ident: Ident, table: Table) -> Head:
         self._remember(ident, table)
         self._grant(table)
-        # BaseModel's own method: PyIceberg's refuses format version 3, and parse() has the sentence for that.
+        # BaseModel's own method: PyIceberg's refuses format version 3, and parse() has the error for that.
         data = pydantic.BaseModel.model_dump_json(table.metadata, by_alias=True, exclude_none=True).encode()
         location = table.metadata_location or ""
         return Head(location, TableMetadata.parse(data, location or str(ident)), self._runtime.now_ms())
@@ -401,16 +401,16 @@ class ForeignCatalog:
                 self._loaded.popitem(last=False)
 
     def _grant(self, table: Table) -> None:
-        """Hand the credentials a server vended for this table to the storage; a table's own properties are none."""
+        """Give the credentials a server vended for this table to the storage, without the table's own properties."""
         own = table.metadata.properties
         vended = {key: value for key, value in storage_properties(table.io.properties).items() if own.get(key) != value}
         if any(self._storage.properties.get(key) != value for key, value in vended.items()):
             self._storage.grant(table.metadata.location, vended)
 
-    def _unless_found(self, ident: Ident, is_mine: Callable[[Head], bool]) -> Head:
-        """Inside an except block: the table, if it is mine after all; otherwise the error goes on."""
+    def _unless_found(self, ident: Ident, is_this: Callable[[Head], bool]) -> Head:
+        """Inside an except block: the table, if this call made it after all; otherwise the error is raised again."""
         with contextlib.suppress(FrazilError):
-            if is_mine(head := self.load(ident)):
+            if is_this(head := self.load(ident)):
                 return head
         raise  # noqa: PLE0704 - called while an error is being handled
 
@@ -434,17 +434,17 @@ class ForeignCatalog:
 
 
 def has_landed(proposal: Proposal, metadata: TableMetadata) -> bool:
-    """Is this very proposal part of the table? By the snapshots it adds, ancestors or not; else by its commit id."""
+    """Whether this very proposal is in the table: by the snapshots it adds, ancestors or not; else by its commit id."""
     if added := _added_snapshots(proposal.updates):
         return all(metadata.has_snapshot(snapshot_id) for snapshot_id in added)
     return proposal.record is not None and records.find_record(metadata, proposal.record.commit_id) is not None
 
 
 def cannot_land(prepared: Prepared, metadata: TableMetadata) -> bool:
-    """Is it certain, from a head without the commit, that it did not land and never will? (rules P9, P30)
+    """Whether a head without the commit proves that it was not committed and never will be (rules P9, P30).
 
-    A requirement unmet for good fences off every copy still on its way. And the commit was not here and taken out
-    again: each branch it moves leads from the head back to its base without a gap.
+    A requirement unmet for good fences off every copy still on its way. And the commit was not made and rolled back:
+    each branch it moves leads from the head back to its base without a gap.
     """
     if metadata.uuid != prepared.head.metadata.uuid or not is_fenced_off(prepared.proposal.requirements, metadata):
         return False

@@ -1,6 +1,6 @@
 """What the exceptions of PyIceberg and of the clients below it mean, by type and status code, never by message text.
 
-Two questions. Outside a commit: which error of ours is it? After a failed commit: what does it prove? (rule P30)
+Outside a commit: which Frazil error it is. After a failed commit: what it proves (rule P30).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from frazil.model import Ident
 
 try:
     from botocore import exceptions as boto
-except ImportError:  # pragma: no cover - without the s3 extra there is no AWS client whose errors could arrive
+except ImportError:  # pragma: no cover - without the s3 extra there is no AWS client whose errors could be raised
     boto = None
 
 _LONGEST_TEXT = 300
@@ -61,7 +61,7 @@ Subject = Ident | tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Wording:
-    """How a catalog is called in messages, and which texts must not appear in them."""
+    """The catalog's name in messages, and the secrets that must not appear in them."""
 
     catalog: str
     secrets: frozenset[str] = frozenset()
@@ -75,7 +75,7 @@ class Wording:
         )
 
     def text(self, error: BaseException) -> str:
-        """An exception's own words, without secrets and of bearable length."""
+        """An exception's message, without secrets and not too long."""
         words = str(error) or type(error).__name__
         for secret in sorted(self.secrets, key=len, reverse=True):
             words = words.replace(secret, "***")
@@ -88,14 +88,14 @@ class Failure:
 
     cause: str
     answered: bool
-    """True: whoever decides said no to this very request, or never got it: it is not on its way any more."""
+    """True: the server refused this very request, or never got it: it is not on its way any more."""
     error: FrazilError | None = None
-    """Raised when the commit is absent and the table unchanged: trying again would meet the same answer."""
+    """Raised when the commit is absent and the table unchanged: a retry would get the same answer."""
 
 
 @contextlib.contextmanager
 def translated(wording: Wording, subject: Subject = (), target: Ident | None = None) -> Iterator[None]:
-    """Exceptions of a call that commits nothing, as errors of ours. ``target``: the new name in a rename."""
+    """Exceptions of a call that commits nothing, as Frazil errors. ``target``: the new name in a rename."""
     try:
         yield
     except FrazilError:
@@ -108,9 +108,9 @@ def translated(wording: Wording, subject: Subject = (), target: Ident | None = N
 
 
 def as_ours(error: Exception, wording: Wording, subject: Subject, target: Ident | None = None) -> FrazilError | None:
-    """The error of ours for one of theirs; None: unknown here, a defect that should be seen as it is."""
+    """The Frazil error for an exception; None: unknown here, a defect that must be raised as it is."""
     if isinstance(error, ValueError) and error.__cause__ is not None:
-        # PyIceberg's Glue says in a ValueError that it undid a rename; the cause says why.
+        # PyIceberg's Glue catalog raises a ValueError when it undid a rename; the cause says why.
         found = _about_names(error.__cause__, subject, target)
     else:
         found = _about_names(error, subject, target)
@@ -168,17 +168,17 @@ def failure(error: Exception, wording: Wording, subject: Ident) -> Failure:
         return Failure(cause, answered=True, error=as_ours(error, wording, subject))
     code = status_code(error)
     if code is not None:
-        # 408: the server gave up waiting, not deciding. 5xx is an unknown state to Iceberg's own clients too.
+        # 408: the server gave up waiting, which decides nothing. 5xx is an unknown state to Iceberg's own clients too.
         answered = (400 <= code < 500 and code != 408) or code == 501
         return Failure(cause, answered, _refusal(error, wording, subject) if answered and code != 409 else None)
     if _is_boto(error, "ClientError"):
-        # A request that botocore sent twice was perhaps done the first time, whatever the second answer says.
+        # A request that botocore sent twice may have succeeded the first time, whatever the second answer is.
         answered = aws_retries(error) == 0 and (aws_status(error) or 500) < 500
         return Failure(cause, answered, _refusal(error, wording, subject) if answered else None)
     if isinstance(error, _REFUSED):
         return Failure(cause, answered=True, error=as_ours(error, wording, subject) if _is_busy(error) else None)
     # PyIceberg applies updates in this process before it sends anything: an update that does not fit the newer table
-    # (a sequence number, a property already gone) is a plain ValueError or KeyError. Subclasses are not: an answer that
+    # (a sequence number, a property that is gone) is a plain ValueError or KeyError. Subclasses are not: an answer that
     # cannot be parsed is a ValueError too, and comes after the commit.
     return Failure(cause, answered=type(error) in (ValueError, KeyError))
 
@@ -245,7 +245,7 @@ def _is_boto(error: BaseException, name: str) -> bool:
 
 
 def _was_never_sent(error: BaseException) -> bool:
-    """No connection came about. Only for a client that sends once: botocore's last try says nothing about its first."""
+    """No connection was made. Only for a client that sends once: botocore's last try proves nothing about its first."""
     if not isinstance(error, requests.exceptions.ConnectionError) or not error.args:
         return False
     reason = getattr(error.args[0], "reason", error.args[0])

@@ -1,4 +1,4 @@
-"""From a URI to a PyIceberg catalog, with time limits, and with a sentence where it cannot be opened."""
+"""From a URI to a PyIceberg catalog, with time limits, and with an error that says why where it cannot be opened."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def open_catalog(
     if scheme in _FOREIGN:
         from frazil.catalog.foreign import open_foreign
 
-        # The warehouse goes as it is: to a REST server it may be a name.
+        # The warehouse is passed on unchanged: to a REST server it may be a name.
         return open_foreign(uri, warehouse=warehouse, name=name, properties=given, read_only=read_only, runtime=runtime)
     opener = _OPENERS.get(scheme)
     if opener is None:

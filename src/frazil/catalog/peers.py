@@ -15,7 +15,9 @@ from frazil.format.storage import local_path
 def pyiceberg_catalog(opened: OpenedCatalog, uri: str, properties: dict[str, str]) -> Any:
     """A PyIceberg catalog on the same database. ``uri`` is the one the lake was opened with, secrets included."""
     if opened.kind == "memory":
-        raise Unsupported("A memory:// lake is known to nobody else", advice="Use a folder to share it with PyIceberg")
+        raise Unsupported(
+            "A memory:// lake exists in this process only", advice="Use a folder to share it with PyIceberg"
+        )
     theirs = getattr(opened.catalog, "pyiceberg", None)
     if theirs is not None:
         return theirs()

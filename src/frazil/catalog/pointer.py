@@ -6,20 +6,21 @@ import contextlib
 import gzip
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from frazil.catalog._refusals import no_such_namespace
 from frazil.catalog.base import (
     Capabilities,
-    ChangeRecord,
+    CommitLocks,
+    CommitQueue,
     CommitRecord,
     Committed,
     Head,
     Outcome,
-    PointerStore,
     Prepared,
     Proposal,
 )
+from frazil.catalog.store import LakeStore, PointerSwap, Swap
 from frazil.errors import CommitUnknown, CorruptMetadata, FrazilError, InvalidInput, NoSuchTable, StorageError
 from frazil.format.metadata import TableMetadata
 from frazil.format.storage import Storage
@@ -29,21 +30,22 @@ from frazil.runtime import SYSTEM, Runtime
 
 COMPRESSION = "write.metadata.compression-codec"
 _VERSION = re.compile(r"^(?:v(\d+)|(\d+)-[^/]+?)(?:\.gz)?\.metadata\.json(?:\.gz)?$")
-_LOOKS = 5
+_READS = 5
 _TABLES_REMEMBERED = 64
-_STANDSTILL_S = 1.0
-_TURN_POLL_S = 0.02
 
 
 class PointerCatalog:
     """Reads the pointer afresh in every load; only the files it points to, which never change, are remembered."""
 
-    capabilities = Capabilities(records_commit_ids=True, stale_is_certain=True, keeps_changes=True)
+    capabilities = Capabilities(records_commit_ids=True, stale_is_certain=True)
 
-    def __init__(self, store: PointerStore, storage: Storage, runtime: Runtime = SYSTEM) -> None:
+    def __init__(self, store: LakeStore, storage: Storage, runtime: Runtime = SYSTEM) -> None:
         self.name = store.name
         self.store = store
-        self.queue = store.queue
+        self.queue: CommitQueue | None = store.queue
+        self.changes = store.changes
+        self.pins = store.pins
+        self.locks: CommitLocks | None = store.locks
         self._storage = storage
         self._runtime = runtime
         self._latest: dict[Ident, TableMetadata] = {}
@@ -53,7 +55,7 @@ class PointerCatalog:
 
     def load(self, ident: Ident) -> Head:
         pointer = self.store.read(ident)
-        for _ in range(_LOOKS):
+        for _ in range(_READS):
             try:
                 metadata = self._metadata(pointer.location, ident)
                 return Head(pointer.location, metadata, pointer.now_ms, pointer.queue_not_empty)
@@ -63,82 +65,30 @@ class PointerCatalog:
                 if latest.location == pointer.location:
                     raise
                 pointer = latest
-        raise StorageError(f"The table {ident} moved on {_LOOKS} times while it was being read", advice="Call again")
+        raise StorageError(f"The table {ident} moved on {_READS} times while it was being read", advice="Call again")
 
     def prepare(self, ident: Ident, head: Head, proposal: Proposal) -> Prepared:
         metadata = apply(head.metadata, proposal.updates, now_ms=head.now_ms, previous_location=head.location)
         location = self._write(metadata, version_of(head.location) + 1)
         return Prepared(ident, head, proposal, location, metadata)
 
-    def swap(self, prepared: Prepared) -> Outcome:
-        if prepared.location is None or prepared.metadata is None:
-            raise InvalidInput("This commit was prepared by another kind of catalog")
-        proposal = prepared.proposal
-        outcome = self.store.swap(
-            prepared.ident,
-            prepared.head.location,
-            prepared.location,
-            proposal.record,
-            proposal.changes,
-            proposal.queue_update,
-            proposal.dropped,
-        )
+    def swap(self, *prepared: Prepared) -> Outcome:
+        outcome = self.store.swap(_swap_of(prepared))
         if isinstance(outcome, Committed):
-            self._storage.parsed.put(prepared.location, prepared.metadata, prepared.metadata.size)
+            for each in prepared:
+                if each.location is not None and each.metadata is not None:
+                    self._storage.parsed.put(each.location, each.metadata, each.metadata.size)
         return outcome
-
-    def try_commit_lock(self, ident: Ident) -> Callable[[], None] | None:
-        return self.store.try_commit_lock(ident)
-
-    @contextlib.contextmanager
-    def commit_lock(self, ident: Ident, patience_s: float) -> Iterator[None]:
-        release = self._commit_lock_taken(ident, patience_s)
-        try:
-            yield
-        finally:
-            if release is not None:
-                release()
-
-    def _commit_lock_taken(self, ident: Ident, patience_s: float) -> Callable[[], None] | None:
-        """Wait for the turn while the table moves on, and a second longer (rule P3); then go without."""
-        seen, since = "", self._runtime.monotonic()
-        end = since + patience_s
-        while (release := self.store.try_commit_lock(ident)) is None:
-            now = self._runtime.monotonic()
-            if now > end:
-                return None
-            if now - since > _STANDSTILL_S:
-                try:
-                    location = self.store.read(ident).location
-                except FrazilError:
-                    return None
-                if location == seen:
-                    return None
-                seen, since = location, now
-            self._runtime.sleep(_TURN_POLL_S * (0.5 + self._runtime.random()))
-        return release
 
     def discard(self, prepared: Prepared) -> None:
         if prepared.location is not None:
             self._storage.delete([prepared.location])
 
     def find_commit(self, metadata: TableMetadata, commit_id: str) -> CommitRecord | None:
-        return self.store.find_commit(metadata.uuid, commit_id)
+        return self.store.commits.find(metadata.uuid, commit_id)
 
     def record_commit(self, ident: Ident, head: Head, record: CommitRecord) -> None:  # noqa: ARG002 - the seam's
-        self.store.put_commit(record)
-
-    def find_changes(self, table_uuid: str, after: int, up_to: int) -> list[ChangeRecord]:
-        return self.store.find_changes(table_uuid, after, up_to)
-
-    def pin(self, pin: str, table_uuid: str, snapshot_ids: Sequence[int], lives_ms: int) -> None:
-        self.store.pin(pin, table_uuid, snapshot_ids, lives_ms)
-
-    def unpin(self, pin: str) -> None:
-        self.store.unpin(pin)
-
-    def pinned(self, table_uuid: str) -> frozenset[int]:
-        return self.store.pinned(table_uuid)
+        self.store.commits.put(record)
 
     # One instant of all tables
 
@@ -152,7 +102,7 @@ class PointerCatalog:
             if self._still_points_to(ident, location):
                 raise
             raise StorageError(
-                f"The version of the table {ident} that was pinned cannot be read any more",
+                f"The pinned version of the table {ident} can no longer be read",
                 evidence=error.problem,
                 advice="The table has moved on, and its old metadata was cleaned up: start again from the table as it "
                 "is now",
@@ -185,9 +135,10 @@ class PointerCatalog:
 
     def drop(self, ident: Ident) -> str:
         location = self.store.delete(ident)
-        # The table is gone; what is kept about its snapshots is in nobody's way, and so is a failure to remove it.
-        with contextlib.suppress(FrazilError):
-            self.store.forget_changes(self._metadata(location, ident).uuid)
+        # The table is gone; what is left of its change log is harmless, and so is a failure to delete it.
+        if self.changes is not None:
+            with contextlib.suppress(FrazilError):
+                self.changes.forget(self._metadata(location, ident).uuid)
         return location
 
     def rename(self, old: Ident, new: Ident) -> None:
@@ -252,6 +203,25 @@ class PointerCatalog:
         location = f"{metadata.metadata_folder}/{version:05d}-{self._runtime.new_uuid()}{suffix}"
         self._storage.write(location, data)
         return location
+
+
+def _swap_of(prepared: Sequence[Prepared]) -> Swap:
+    pointers = []
+    for each in prepared:
+        if each.location is None or each.metadata is None:
+            raise InvalidInput("This commit was prepared by another kind of catalog")
+        pointers.append(PointerSwap(each.ident, each.head.location, each.location))
+    proposals = [each.proposal for each in prepared]
+    updates = [each.queue_update for each in proposals if each.queue_update is not None]
+    if len(updates) > 1:
+        raise InvalidInput("Only one of the tables of a swap can bring a queue update")
+    return Swap(
+        pointers=tuple(pointers),
+        records=tuple(each.record for each in proposals if each.record is not None),
+        changes=tuple(change for each in proposals for change in each.changes),
+        queue_update=updates[0] if updates else None,
+        dropped=tuple(each.dropped for each in proposals if each.dropped is not None),
+    )
 
 
 def version_of(location: str) -> int:

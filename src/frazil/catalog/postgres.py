@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 from frazil import _fork
-from frazil.catalog._db import Db, DuplicateRow, LostRace, Notifier, OutcomeUnknown, Rows
-from frazil.catalog._notify import Session
+from frazil.catalog._db import Db, DuplicateRow, LostRace, OutcomeUnknown, Rows, SqlNotifier
+from frazil.catalog._notify import ListenConnection
 from frazil.catalog._queue import QUEUE
 from frazil.catalog._sql import SqlStore
 from frazil.catalog._uri import mask_uri
@@ -35,7 +35,7 @@ CONNECT_SECONDS = 10
 _POOL_SIZE = 4
 _PREPARE_AFTER = 3
 _NO_SUCH_STATEMENT = "26000"
-# READ COMMITTED: the loser of a race then sees no row instead of an error, and its next statement sees the winner.
+# READ COMMITTED: the loser of a race then finds no row instead of an error, and its next statement reads the winner's.
 # synchronous_commit at least on. A client that stalls inside its transaction must not hold the row for ever.
 _BEGIN = (
     b"BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL statement_timeout = '30s'; "
@@ -44,7 +44,7 @@ _BEGIN = (
 )
 _CLOCK = "(extract(epoch from clock_timestamp()) * 1000)::bigint"
 _LEASE_MS = 1000
-# A row of the queue that belongs to no table. Whoever finds it run out takes it over.
+# A row of the queue that belongs to no table. Once expired, any writer may take it over.
 _LEASE = (
     f"INSERT INTO {QUEUE} AS q (ticket, place, table_uuid, commit_id, version, state, enqueued_at, deadline, tries, "  # noqa: S608
     f"wake, body, outcome) VALUES (?, '', '', ?, 0, 3, 0, {_CLOCK} + ?, 0, '', '', '') "
@@ -91,12 +91,12 @@ class _PostgresEngine:
         self.clock: Callable[[], str] = lambda: _CLOCK
         self._lock = threading.Lock()
         self._pool: _Pool | None = None
-        self._session = Session(self._connect_apart, self._run)
+        self._listener = ListenConnection(self._connect_apart, self._run)
         self._closed = False
-        # Prepared statements do not survive a pooler in transaction mode, no more than a session does.
+        # Like a session, prepared statements do not survive a pooler in transaction mode.
         self._prepares: int | None = None
-        self._session.is_possible = not self._check_reachable()
-        if self._session.is_possible:
+        self._listener.is_possible = not self._check_reachable()
+        if self._listener.is_possible:
             self._prepares = _PREPARE_AFTER
         _fork.watch(self)
 
@@ -120,7 +120,7 @@ class _PostgresEngine:
             pool.putconn(connection)
 
     def write(self, work: Callable[[Db], T], keep: Callable[[T], bool] | None = None, *, durable: bool = True) -> T:
-        # All of it is durable: clients outlive the server.
+        # Always durable: clients survive the server.
         del durable
         with self._translated(), self._transaction() as connection:
             result = work(_Db(connection))
@@ -180,29 +180,30 @@ class _PostgresEngine:
         try:
             return pool.getconn()
         except psycopg_pool.PoolTimeout as error:
-            # The pool keeps the reason to itself; a connection of our own tells it.
+            # The pool does not say why; a connection outside it does.
             self._check_reachable()
             raise CatalogUnavailable(
                 f"No connection to {self.shown} became free within {CONNECT_SECONDS} seconds", advice="Call again"
             ) from error
 
-    def bell(self) -> Notifier:
-        return self._session
+    def notifier(self) -> SqlNotifier:
+        return self._listener
 
     def try_commit_lock(self, key: str) -> Callable[[], None] | None:
         with self._translated():
-            return self._session.try_lock(key) if self._session.is_possible else self._lease(key)
+            return self._listener.try_lock(key) if self._listener.is_possible else self._lease(key)
 
     def _lease(self, key: str) -> Callable[[], None] | None:
-        """Behind a pooler locks of a session may go to somebody else. A row that runs out takes their place."""
-        name, mine = f"turn {hashlib.sha256(key.encode()).hexdigest()[:32]}", SYSTEM.new_hex()
-        if self._run(_LEASE, (name, mine, _LEASE_MS, _LEASE_MS)) != 1:
+        """A lock for poolers, which pass a session on with its locks: a row that expires."""
+        # The prefix is from an earlier version, whose writers may hold leases as well.
+        name, holder = f"turn {hashlib.sha256(key.encode()).hexdigest()[:32]}", SYSTEM.new_hex()
+        if self._run(_LEASE, (name, holder, _LEASE_MS, _LEASE_MS)) != 1:
             return None
-        return lambda: self._give_back(name, mine)
+        return lambda: self._give_back(name, holder)
 
-    def _give_back(self, name: str, mine: str) -> None:
+    def _give_back(self, name: str, holder: str) -> None:
         with contextlib.suppress(FrazilError, _driver().Error):
-            self._run(_RELEASE, (name, mine))
+            self._run(_RELEASE, (name, holder))
 
     def _run(self, sql: str, parameters: Sequence[Any]) -> int:
         return self._read_once(lambda db: db.execute(sql, parameters).rowcount)
@@ -220,7 +221,7 @@ class _PostgresEngine:
         with self._lock:
             self._closed = True
             pool, self._pool = self._pool, None
-        self._session.close()
+        self._listener.close()
         if pool is not None:
             pool.close()
 
@@ -236,9 +237,9 @@ class _PostgresEngine:
                     min_size=0,
                     max_size=_POOL_SIZE,
                     timeout=CONNECT_SECONDS,
-                    # A writer's second connection, for its turn, is given back soon: servers have few.
+                    # A writer's second connection is given back soon: servers have few.
                     max_idle=30,
-                    # Not minutes: waits between its attempts grow with it, and outlast the outage.
+                    # Not minutes: the waits between its attempts grow with it, beyond the end of an outage.
                     reconnect_timeout=CONNECT_SECONDS,
                     num_workers=1,
                     open=True,
@@ -253,7 +254,7 @@ class _PostgresEngine:
         return connection
 
     def _check_reachable(self) -> bool:
-        """Connect once, outside the pool, whose failures carry no reason. True: there is a pooler in between."""
+        """Connect once, outside the pool, whose errors give no reason. True: there is a pooler in between."""
         driver = _driver()
         try:
             with self._connect_apart() as connection:
@@ -270,11 +271,11 @@ class _PostgresEngine:
     def _is_pooled(self, first: _Connection) -> bool:
         """Whether one connection of ours is served by several of the server, or two by one (transaction pooling)."""
         with self._connect_apart() as second:
-            # A server tells its process when it is connected to; a pooler makes up a number, or passes on one of many.
+            # A server reports its process on connecting; a pooler makes up a number, or passes on one of many.
             seen = {first.info.backend_pid, _backend(first)}
             second.execute(b"BEGIN")
             other = {second.info.backend_pid, _backend(second)}
-            # While the second one holds a connection of the server, the first must do with another.
+            # While the second one holds a server connection, the first is given another.
             seen.add(_backend(first))
             second.execute(b"ROLLBACK")
         return len(seen) > 1 or len(other) > 1 or not seen.isdisjoint(other)
@@ -288,11 +289,11 @@ class _PostgresEngine:
                 self._stop_preparing()
             raise _translate(error, self.shown) from error
         except UnicodeEncodeError as error:
-            raise InvalidInput("A name or location holds a character that is no Unicode text") from error
+            raise InvalidInput("A name or location contains an unpaired surrogate") from error
 
     def _stop_preparing(self) -> None:
-        """There is a pooler after all: what one transaction prepared, the next does not find."""
-        self._prepares, self._session.is_possible = None, False
+        """There is a pooler after all: what one transaction prepares, the next does not find."""
+        self._prepares, self._listener.is_possible = None, False
         with self._lock:
             pool, self._pool = self._pool, None
         if pool is not None:
@@ -305,9 +306,9 @@ class _PostgresEngine:
         pass
 
     def after_fork_in_child(self) -> None:
-        # The parent goes on using these sockets: the child neither speaks through them nor says goodbye on them.
+        # The parent continues to use these sockets: the child must neither use nor close them.
         _left_to_the_parent.append(self._pool)
-        _left_to_the_parent.append(self._session.after_fork_in_child())
+        _left_to_the_parent.append(self._listener.after_fork_in_child())
         self._lock = threading.Lock()
         self._pool = None
 
@@ -320,7 +321,7 @@ class _Db:
     """A connection that takes ``?`` as placeholder. What a statement returns holds until the next one."""
 
     def __init__(self, connection: _Connection) -> None:
-        # To make a cursor for each statement takes as long as the statement.
+        # Making a cursor for each statement takes as long as the statement.
         known = vars(connection)
         self._cursor = known.get(_CURSOR) or known.setdefault(_CURSOR, connection.cursor())
 
@@ -341,10 +342,10 @@ def _close_own(pool: _Pool, pid: int) -> None:
 
 
 def _driver() -> Any:
-    """Psycopg, or the sentence that says how to get it."""
+    """Psycopg. Raises InvalidInput with the pip command."""
     try:
         import psycopg
-        import psycopg_pool  # noqa: F401 - needed later, missed now
+        import psycopg_pool  # noqa: F401 - an import error should come now
     except ImportError as error:
         raise InvalidInput(
             "A Postgres catalog needs the driver psycopg, which is not installed",
@@ -359,7 +360,7 @@ def _commit(connection: _Connection) -> None:
         status = connection.execute(b"COMMIT").statusmessage
     except _driver().Error as error:
         state = error.sqlstate or ""
-        # These codes are the server's word that the transaction is over and did not count.
+        # With these codes the server confirms that the transaction was rolled back.
         if state[:2] == "23" or state in ("40001", "40P01", "40002", "25P03"):
             raise
         connection.close()
@@ -372,7 +373,7 @@ def _commit(connection: _Connection) -> None:
 
 
 def _is_broken(error: BaseException) -> bool:
-    """Is the connection gone, rather than the request refused?"""
+    """Whether the connection is gone, rather than the request refused."""
     if not isinstance(error, _driver().OperationalError):
         return False
     state = getattr(error, "sqlstate", None)
@@ -425,7 +426,7 @@ def _connect_error(error: Any, shown: str) -> FrazilError:
             evidence=words,
             advice="Create it (createdb), or check the URI",
         )
-    # That a password was asked for says nothing: a connection may break, and a server be full, after it was given.
+    # A request for a password proves nothing: a connection may break, or the server be full, after it was given.
     if _NO_ENTRY.search(words) or (error.sqlstate or "")[:2] == "28":
         return PermissionDenied(
             f"{shown} refuses this user or password", evidence=words, advice="Check both, and the server's pg_hba.conf"
@@ -440,7 +441,7 @@ def _first_line(text: str) -> str:
 
 
 def _conninfo(uri: str, shown: str) -> str:
-    """libpq's form of the URI with our defaults. What libpq misreads is refused: its words could tell a secret."""
+    """libpq's form of the URI with Frazil's defaults. What libpq misreads is refused: its error could show a secret."""
     from_driver = _driver().conninfo
     try:
         given = from_driver.conninfo_to_dict(_libpq_uri(uri))

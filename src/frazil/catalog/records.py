@@ -1,9 +1,9 @@
-"""Commit ids kept inside a table's own metadata, for catalogs that have no room for them beside the pointer.
+"""Commit ids kept inside a table's own metadata, for catalogs that cannot keep them beside the pointer.
 
 A commit with a snapshot is named in that snapshot's summary. A commit without one (schema, properties, refs, or a write
 that matched nothing: rule P12) gets a table property of its own, ``frazil.commit.<id>``: one property each, because
-properties are last-writer-wins over ``commit_table``, and two writers who share one property would erase each other.
-The newest ``KEPT`` of these properties stay; that, and the retention of snapshots, is the horizon of idempotency.
+properties are last-writer-wins over ``commit_table``, and of two writers that share a property one would lose its id.
+The newest ``KEPT`` of these properties are kept; that, and the retention of snapshots, is the horizon of idempotency.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def summary_for(record: CommitRecord) -> dict[str, str]:
 
 
 def record_from_summary(table_uuid: str, snapshot: Mapping[str, Any]) -> CommitRecord | None:
-    """The record a snapshot (as metadata.json has it) carries; None: it was not committed under an id."""
+    """The record in a snapshot (as metadata.json has it); None: it was committed without an id."""
     summary = snapshot.get("summary") or {}
     if COMMIT_ID not in summary:
         return None
@@ -54,7 +54,7 @@ def record_from_summary(table_uuid: str, snapshot: Mapping[str, Any]) -> CommitR
 
 
 def find_record(metadata: TableMetadata, commit_id: str) -> CommitRecord | None:
-    """The record with this id, wherever the metadata keeps it. Snapshots that are no ancestors of a ref count too."""
+    """The record with this id, in a property or in a snapshot, also one that is not an ancestor of a ref."""
     if (text := metadata.properties.get(_property(commit_id))) is not None:
         return _from_property(metadata.uuid, text)
     for snapshot in reversed(metadata.raw.get("snapshots") or ()):
@@ -75,7 +75,7 @@ def is_in_properties(metadata: TableMetadata, commit_id: str) -> bool:
 
 
 def property_updates(metadata: TableMetadata, record: CommitRecord, now_ms: int) -> tuple[dict[str, Any], ...]:
-    """The updates that keep a record without a snapshot, and let go of the oldest ones beyond ``KEPT``."""
+    """The updates that keep a record without a snapshot, and remove the oldest ones beyond ``KEPT``."""
     value = {
         "id": record.commit_id,
         "digest": record.digest,
@@ -93,7 +93,7 @@ def property_updates(metadata: TableMetadata, record: CommitRecord, now_ms: int)
 
 
 def records_are_full(metadata: TableMetadata) -> bool:
-    """True: a record that is missing may have been here and been let go."""
+    """True: a record that is missing may have been removed."""
     return sum(1 for _ in _kept(metadata)) >= KEPT
 
 
@@ -132,6 +132,6 @@ def _parsed(text: str) -> dict[str, Any]:
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError:
-        # Somebody's own property under our prefix: not a record.
+        # A property of another application under Frazil's prefix: not a record.
         return {}
     return value if isinstance(value, dict) else {}

@@ -19,7 +19,7 @@ _SCHEMA_ACTIONS = ("add-schema", "set-current-schema")
 _SPEC_ACTIONS = ("add-spec", "set-default-spec")
 _SORT_ACTIONS = ("add-sort-order", "set-default-sort-order")
 _MAY_COME_BACK = ("assert-current-schema-id", "assert-default-spec-id", "assert-default-sort-order-id")
-"""What was once current can be made current again. A branch that has moved only goes back in a rollback."""
+"""A value that was current once can be current again. A branch that has moved goes back only in a rollback."""
 
 
 def requirements_for(
@@ -51,8 +51,8 @@ def requirements_for(
 def ref_requirements(metadata: TableMetadata, updates: Iterable[Update]) -> Iterator[Json]:
     """The value of every ref that the updates replace; of every ref at all when they expire snapshots.
 
-    A ref that somebody creates between the load and the commit has no name yet that a requirement could give; over
-    catalogs of others that gap stays (docs/writes.md).
+    A ref that another writer creates between the load and the commit cannot be named in a requirement; over third-party
+    catalogs that gap remains (docs/writes.md).
     """
     for update in updates:
         if update["action"] in _REF_ACTIONS:
@@ -63,9 +63,9 @@ def ref_requirements(metadata: TableMetadata, updates: Iterable[Update]) -> Iter
 
 
 def layout_requirements(metadata: TableMetadata) -> tuple[Json, ...]:
-    """Schema, partitioning and sort order all as they are in ``metadata``: a change of one is judged by the others.
+    """Schema, partitioning and sort order all as they are in ``metadata``: a change of one depends on the others.
 
-    *Without:* a column is dropped while another writer partitions by it, and both land.
+    *Without:* a column is dropped while another writer partitions by it, and both are committed.
     """
     return (_schema_id(metadata), _spec_id(metadata), _last_partition_id(metadata), _sort_order_id(metadata))
 
@@ -84,14 +84,14 @@ def merged(*groups: Iterable[Json]) -> tuple[Json, ...]:
 
 
 def unmet(requirements: Iterable[Mapping[str, Any]], metadata: TableMetadata) -> tuple[Mapping[str, Any], ...]:
-    """The requirements this metadata does not meet: while one stays unmet, no copy of the request can land."""
+    """The requirements this metadata does not meet: while one is unmet, no copy of the request can be committed."""
     return tuple(each for each in requirements if not _met(each, metadata))
 
 
 def is_fenced_off(requirements: Iterable[Mapping[str, Any]], metadata: TableMetadata) -> bool:
-    """Whether one of them is unmet for good, so that no copy of the request that is still under way will ever land.
+    """Whether one of them is unmet for good, so that no copy of the request still on its way will ever be committed.
 
-    *Without:* a column is added and dropped again, and the schema has the id that a late request asks for.
+    *Without:* a column is added and dropped again, and the schema again has the id that a late request requires.
     """
     return any(each["type"] not in _MAY_COME_BACK for each in unmet(requirements, metadata))
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 from frazil import _fork
-from frazil.catalog._db import Db, DuplicateRow, LostRace, Notifier, OutcomeUnknown
+from frazil.catalog._db import Db, DuplicateRow, LostRace, OutcomeUnknown, SqlNotifier
 from frazil.catalog._notify import SocketNotifier
 from frazil.catalog._sql import SqlStore
 from frazil.errors import (
@@ -71,7 +71,7 @@ class _SqliteEngine:
     bytes_value = "?"
     no_bytes = "x''"
     on_standby = "0"
-    # BEGIN IMMEDIATE lets one change run at a time: there is nobody to hold rows against.
+    # BEGIN IMMEDIATE lets one change run at a time: there are no concurrent deletes.
     key_share = ""
 
     def __init__(self, path: str, mode: str, busy_seconds: float, runtime: Runtime) -> None:
@@ -82,23 +82,24 @@ class _SqliteEngine:
         self.clock: Callable[[], str] = lambda: str(runtime.now_ms())
         self._connections = _Connections(self._open)
         _fork.watch(self._connections)
-        self._bell = SocketNotifier(runtime)
-        self._turns = _Turns(f"{path}-turns")
-        _fork.watch(self._turns)
+        self._notifier = SocketNotifier(runtime)
+        # The folder's name is from an earlier version, whose processes may use it as well.
+        self._locks = _CommitLockFiles(f"{path}-turns")
+        _fork.watch(self._locks)
 
     def try_commit_lock(self, key: str) -> Callable[[], None] | None:
-        return self._turns.take(key)
+        return self._locks.take(key)
 
     def read(self, work: Callable[[Db], T]) -> T:
         with self._translated(), self._connections.use() as db:
             return work(db)
 
-    def bell(self) -> Notifier:
-        return self._bell
+    def notifier(self) -> SqlNotifier:
+        return self._notifier
 
     def write(self, work: Callable[[Db], T], keep: Callable[[T], bool] | None = None, *, durable: bool = True) -> T:
         with self._translated(), self._connections.use() as db:
-            # Without it a commit outlives the process, and is lost only with the machine and everybody on it.
+            # Without FULL a commit survives the process, and is lost only when the machine stops.
             db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
             self._begin(db)
             try:
@@ -120,7 +121,7 @@ class _SqliteEngine:
         return rows[0][0] if rows else None
 
     def _begin(self, db: sqlite3.Connection) -> None:
-        """SQLite's own waits grow to a tenth of a second, in which many short transactions pass by."""
+        """SQLite's own waits grow to a tenth of a second, the time of many short transactions."""
         deadline = self._runtime.monotonic() + self._busy_seconds
         db.execute("PRAGMA busy_timeout = 0")
         try:
@@ -145,14 +146,14 @@ class _SqliteEngine:
                 raise OutcomeUnknown(f"SQLite could not write {self._path} ({error.sqlite_errorname})") from error
             raise
 
-    def may_change(self, table: str) -> bool:  # noqa: ARG002 - who may write the file may write all of it
+    def may_change(self, table: str) -> bool:  # noqa: ARG002 - a user who may write the file may write all of it
         return self._mode != "ro"
 
     def columns(self, db: Db, table: str) -> frozenset[str]:
         return frozenset(row[1] for row in db.execute(f"PRAGMA table_info({table})").fetchall())
 
     def close(self) -> None:
-        self._bell.close()
+        self._notifier.close()
         self._connections.close()
 
     def _open(self) -> sqlite3.Connection:
@@ -172,8 +173,8 @@ class _SqliteEngine:
             db.execute("PRAGMA schema_version").fetchone()
         except sqlite3.OperationalError as error:
             db.close()
-            # A reader may not create the shared-memory file in a folder it cannot write to. While nobody writes there
-            # is no log, and the file alone is the truth; such a connection serves one call, for a writer may come.
+            # A reader may not create the shared-memory file in a folder it cannot write to. Without a writer there is
+            # no log, and the file alone is the truth; such a connection serves one call, as a writer may start.
             self._connections.reusable = False
             refused = _primary_code(error) in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
             if not refused or os.path.exists(self._path + "-wal"):
@@ -194,7 +195,7 @@ class _SqliteEngine:
         )
 
     def _use_wal(self, db: sqlite3.Connection) -> None:
-        """Switching needs the file alone, and SQLite does not wait for that: processes that start together collide."""
+        """Switching needs the file exclusively, and SQLite does not wait for that: concurrent first opens collide."""
         deadline = self._runtime.monotonic() + self._busy_seconds
         while db.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
             try:
@@ -211,11 +212,11 @@ class _SqliteEngine:
         except sqlite3.Error as error:
             raise _translate(error, self._path) from error
         except UnicodeEncodeError as error:
-            raise InvalidInput("A name or location holds a character that is no Unicode text") from error
+            raise InvalidInput("A name or location contains an unpaired surrogate") from error
 
 
-class _Turns:
-    """One small file per table beside the database, locked by who has the turn; the kernel frees it with its owner."""
+class _CommitLockFiles:
+    """One small file per table beside the database, locked by the leader; the kernel unlocks it when its owner ends."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -247,7 +248,7 @@ class _Turns:
         pass
 
     def after_fork_in_child(self) -> None:
-        # The lock belongs to the open file, which both now hold: the child lets go of its half.
+        # The lock belongs to the open file, which both processes now hold: the child closes its copy.
         for fd in self._taken:
             os.close(fd)
         self._taken = set()
@@ -256,7 +257,7 @@ class _Turns:
 class _Connections:
     """Idle connections of this process. None of them is open while the process forks.
 
-    SQLite keeps lock state per process and file; a child that inherited it would believe in locks it does not hold.
+    SQLite keeps lock state per process and file; a child that inherited it would assume locks it does not hold.
     """
 
     def __init__(self, open_: Callable[[], sqlite3.Connection]) -> None:
@@ -271,7 +272,7 @@ class _Connections:
     @contextlib.contextmanager
     def use(self) -> Iterator[sqlite3.Connection]:
         with self._condition:
-            # Without this gate busy threads would follow each other, and the one that forks would never see none.
+            # Without this gate there is always a busy thread, and the one that forks would wait for ever.
             self._condition.wait_for(lambda: not self._forking)
             if self._closed:
                 raise InvalidInput("This catalog was closed", advice="Connect again")
@@ -285,7 +286,7 @@ class _Connections:
             self._give_back(db)
             raise
         except BaseException:
-            # After any other error the connection's state is not worth guessing.
+            # After any other error the connection's state is unknown.
             self._give_back(None)
             if db is not None:
                 db.close()
@@ -333,7 +334,7 @@ class _Connections:
 
 
 def _check_place(path: str, *, must_exist: bool) -> None:
-    """Refuse what cannot work before SQLite's own, shorter words do. Never opens the file: that would drop locks."""
+    """Refuse what cannot work with a better message than SQLite's. Never opens the file: that would drop locks."""
     folder = os.path.dirname(path)
     if os.path.isdir(path):
         raise InvalidInput(f"{path} is a folder, not a SQLite file", advice=f"Connect to the folder itself: {path!r}")
@@ -352,7 +353,7 @@ def _check_place(path: str, *, must_exist: bool) -> None:
 
 
 def network_file_system(folder: str, mounts: str | None = None) -> str | None:
-    """The type of the network file system that holds ``folder``; None: a local one, or this host does not tell."""
+    """The type of the network file system that holds ``folder``; None: a local one, or unknown on this host."""
     if mounts is None:
         try:
             with open("/proc/mounts", encoding="utf-8", errors="surrogateescape") as file:
@@ -366,7 +367,7 @@ def network_file_system(folder: str, mounts: str | None = None) -> str | None:
         if len(fields) < 3:
             continue
         point = _unescape(fields[1]).rstrip("/") + "/"
-        # Of two mounts on one point the later one is seen.
+        # Of two mounts on one point the later one counts.
         if real.startswith(point) and len(point) >= best:
             best, kind = len(point), fields[2]
     return kind if kind.lower() in NETWORK_FILE_SYSTEMS else None
@@ -390,7 +391,7 @@ def _translate(error: sqlite3.Error, path: str) -> Exception:
             return CatalogUnavailable(
                 f"The catalog {path} stayed locked by another process",
                 evidence=error.sqlite_errorname,
-                advice="Call again; if it stays so, find who keeps the file open in a transaction (fuser, lsof)",
+                advice="Call again; if it stays so, find the process that holds a transaction open (fuser, lsof)",
             )
         case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM | sqlite3.SQLITE_AUTH | sqlite3.SQLITE_CANTOPEN:
             return PermissionDenied(

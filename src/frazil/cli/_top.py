@@ -14,7 +14,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from frazil.catalog._queue_stats import LATELY_MS
-from frazil.catalog.base import Catalog
+from frazil.catalog.base import LakeCatalog
 from frazil.cli import _output as out
 from frazil.cli._errors import masked
 from frazil.cli._target import Target
@@ -72,7 +72,7 @@ def run(target: Target, place: str | None, interval: float, *, once: bool, json:
         out.console().print(picture(found))
 
 
-def watched(catalog: Catalog, interval: float, runtime: Runtime = SYSTEM) -> Iterator[tuple[TableActivity, ...]]:
+def watched(catalog: LakeCatalog, interval: float, runtime: Runtime = SYSTEM) -> Iterator[tuple[TableActivity, ...]]:
     """The activity of each interval, without end."""
     before = sample(catalog, runtime=runtime)
     while True:

@@ -176,7 +176,7 @@ class Attempt:
             proposal = built.proposal(
                 self._record(built),
                 queue_update_of(built, ticket),
-                keeps_changes=catalog.capabilities.keeps_changes,
+                keeps_changes=catalog.changes is not None,
             )
             prepared = catalog.prepare(self.table.ident, built.head, proposal)
             self.progress.reached(Phase.PREPARED)
@@ -213,15 +213,16 @@ class Attempt:
             raise
         finally:
             queue_update, queue = prepared.proposal.queue_update, context.catalog.queue
-            if queue_update is not None and queue is not None:
-                queue.conclude(queue_update, told)
+            if queue_update is not None and queue is not None and queue.claims is not None:
+                queue.claims.conclude(queue_update, told)
         return resolution
 
     def _answer(self, prepared: Prepared, built: Built, files: AttemptFiles) -> Outcome:
         catalog, queue_update = self.context.catalog, prepared.proposal.queue_update
         if self.queued is not None:
             self.queued.sign_of_life()
-        if queue_update is not None and catalog.queue is not None and not catalog.queue.claim(queue_update):
+        claims = None if catalog.queue is None else catalog.queue.claims
+        if queue_update is not None and claims is not None and not claims.claim(queue_update):
             return Stale(prepared.head.location)
         self.progress.sends(built, files)
         try:

@@ -124,7 +124,8 @@ def _history(write: Write, onto: Built, catalog: Catalog, storage: Storage) -> H
 
 def _recorded_changes(catalog: Catalog, head: TableMetadata) -> Callable[[int, int], Mapping[int, Change | Predicate]]:
     def find(after: int, up_to: int) -> Mapping[int, Change | Predicate]:
-        return summaries.from_records(catalog.find_changes(head.uuid, after, up_to))
+        log = catalog.changes
+        return {} if log is None else summaries.from_records(log.find(head.uuid, after, up_to))
 
     return find
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
 from frazil.catalog.base import QueueState, QueueStatus
+from frazil.catalog.commit_lock import commit_lock
 from frazil.commit.attempt import Attempt, AttemptResult, Lost, NotAlone
 from frazil.commit.checking import refused_at
 from frazil.commit.context import CommitContext
@@ -99,7 +100,8 @@ class Coordination:
             return nullcontext()
         total_s = self._unit.retry.total_s
         left = _LOCK_PATIENCE_S if total_s is None else total_s - self._progress.elapsed
-        return self._catalog.commit_lock(self._table.ident, max(0.0, min(left, _LOCK_PATIENCE_S)))
+        patience_s = max(0.0, min(left, _LOCK_PATIENCE_S))
+        return commit_lock(self._catalog, self._table.ident, patience_s, self._context.runtime)
 
     def _read_ahead(self) -> None:
         """Read what the checks need while another writer leads; it is remembered (rule P4)."""

@@ -174,7 +174,8 @@ class _Assembly:
     def _result(self) -> GroupResult:
         tickets = {each.ticket.key: each.ticket for each in self._entries}
         concerned = (*self._outcomes, *self._returned)
-        to_notify = tuple((tickets[key].wake, key) for key in concerned if tickets[key].wake)
+        addresses = ((each.notify_address, each.key) for each in (tickets[key] for key in concerned))
+        to_notify = tuple(pair for pair in addresses if pair[0])
         return GroupResult(self._outcomes, tuple(self._returned), tuple(self._records), to_notify)
 
     # Which of the queued commits are members

@@ -31,9 +31,10 @@ def proposed(
     if isinstance(built, Refused):
         scope.files.delete()
         return built
-    if not built.updates or not scope.catalog.capabilities.keeps_changes:
+    pins = scope.catalog.pins
+    if not built.updates or scope.catalog.changes is None:
         return built
-    return expire_old(built, lambda: scope.catalog.pinned(head.metadata.uuid))
+    return expire_old(built, lambda: frozenset() if pins is None else pins.pinned(head.metadata.uuid))
 
 
 def applied(unit: TableUnit, head: Head, catalog: Catalog, runtime: Runtime) -> tuple[Built | Refused, list[str]]:

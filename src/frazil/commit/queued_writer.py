@@ -20,7 +20,9 @@ from frazil.catalog.base import (
     QueueEntry,
     QueueState,
     QueueStatus,
+    Release,
 )
+from frazil.catalog.commit_lock import no_lock, try_lock
 from frazil.commit import delegation
 from frazil.commit.group import MOST_TICKETS, old_ones
 from frazil.commit.operations import Identity
@@ -46,8 +48,6 @@ GAP_S = 0.2
 _GAPS_WITH_FOREIGN, _GAPS_WITHOUT = 1 / 4, 1 / 128
 _MAX_YIELDS = 2
 """How often the commit lock is left to a writer that has reserved it and does not take it (rule P3)."""
-
-Release = Callable[[], None]
 
 
 @dataclass(slots=True)
@@ -89,10 +89,6 @@ _contention: WeakKeyDictionary[CommitQueue, Contention] = WeakKeyDictionary()
 
 def contention_of(queue: CommitQueue) -> Contention:
     return _contention.setdefault(queue, Contention())
-
-
-def _no_lock() -> None:
-    """Released by a writer that went ahead without the commit lock."""
 
 
 class QueuedWriter:
@@ -152,8 +148,8 @@ class QueuedWriter:
             commit_id=self._identity.commit_id,
             version=RESERVATION if body is None else delegation.VERSION,
             body=body or b"",
-            wake=self._queue.address(),
-            place=self.place,
+            notify_address=self._queue.notifier.address(),
+            queue_key=self.place,
         )
         # Set before the commit is sent: from here on only the queue knows what becomes of it.
         self.ticket, self._joined = ticket, self._runtime.monotonic()
@@ -172,7 +168,7 @@ class QueuedWriter:
         is_first = not self._has_company or self.has_reservation
         while True:
             # The ticket is in the queue: either the leader sees it, or this writer sees that the lock is free.
-            release = self._catalog.try_commit_lock(self._ident) if is_first else None
+            release = try_lock(self._catalog, self._ident) if is_first else None
             if release is not None and not self._yields(release):
                 return release
             now = self._runtime.monotonic()
@@ -180,7 +176,7 @@ class QueuedWriter:
             if now - since > (_STANDSTILL_S if location else _SLEEP_S / 2):
                 found = self._catalog.load(self._ident).location
                 if found == location:
-                    return _no_lock
+                    return no_lock
                 location, since = found, now
             until()
             self.sign_of_life()
@@ -202,7 +198,7 @@ class QueuedWriter:
             release()
             raise
         release()
-        self._queue.wake([(first.ticket.wake, first.ticket.key)])
+        self._queue.notifier.notify([(first.ticket.notify_address, first.ticket.key)])
         return True
 
     def pause(self, seconds: float) -> None:
@@ -210,7 +206,7 @@ class QueuedWriter:
         if self.ticket is None:
             self._runtime.sleep(seconds)
         else:
-            self._queue.sleep(self.ticket.key, seconds)
+            self._queue.notifier.sleep(self.ticket.key, seconds)
 
     @property
     def must_lead(self) -> bool:
@@ -293,8 +289,8 @@ class QueuedWriter:
     def notify_next(self) -> None:
         """Tell the first writer that came too late for the group that the lock is free."""
         first = self._queue.first(self.place)
-        if first is not None and first.ticket.wake:
-            self._queue.wake([(first.ticket.wake, first.ticket.key)])
+        if first is not None and first.ticket.notify_address:
+            self._queue.notifier.notify([(first.ticket.notify_address, first.ticket.key)])
 
     # What this process knows of other writers
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
-from frazil.catalog.base import Catalog
+from frazil.catalog.base import LakeCatalog
 from frazil.errors import Unsupported
 from frazil.model import Ident
 from frazil.on_spark.session import Session, active, checked
@@ -23,7 +23,7 @@ class LakeLike(Protocol):
     spark: Any
 
     @property
-    def catalog(self) -> Catalog: ...
+    def catalog(self) -> LakeCatalog: ...
 
     def create_namespace(
         self, name: str | tuple[str, ...], properties: Mapping[str, str] | None = None, *, exists_ok: bool = False

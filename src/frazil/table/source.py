@@ -53,6 +53,7 @@ class CurrentTable:
 
     def shared_commits(self, metadata: TableMetadata) -> Mapping[int, tuple[SharedCommit, ...]]:
         numbers = [each.sequence_number for each in metadata.snapshots() if GROUP_SIZE in each.summary]
-        if not numbers:
+        log = self.lake.catalog.changes
+        if not numbers or log is None:
             return {}
-        return commits_of(self.lake.catalog.find_changes(metadata.uuid, min(numbers) - 1, max(numbers)))
+        return commits_of(log.find(metadata.uuid, min(numbers) - 1, max(numbers)))

@@ -67,8 +67,8 @@ class Watched:
         self._late: Prepared | None = None
         self._obey = obey
         self._notes = notes
-        self._try_turn, self._prepare, self._swap = catalog.try_commit_lock, catalog.prepare, catalog.swap
-        catalog.try_commit_lock, catalog.prepare, catalog.swap = self.try_commit_lock, self.prepare, self.swap
+        self._try_lock, self._prepare, self._swap = catalog.locks.try_lock, catalog.prepare, catalog.swap
+        catalog.locks.try_lock, catalog.prepare, catalog.swap = self.try_lock, self.prepare, self.swap
         queue = catalog.queue
         self._put, self._settle = queue.put, queue.settle
         queue.put, queue.settle = self.put, self.settle
@@ -83,8 +83,8 @@ class Watched:
         if phase is Phase.QUEUED or is_combining:
             self._obey(moment)
 
-    def try_commit_lock(self, ident: Ident) -> Callable[[], None] | None:
-        release = self._try_turn(ident)
+    def try_lock(self, ident: Ident) -> Callable[[], None] | None:
+        release = self._try_lock(ident)
         if release is None:
             return None
         self._has_turn = True

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from frazil.catalog.base import Catalog, OpenedCatalog
+from frazil.catalog.base import LakeCatalog, OpenedCatalog
 from frazil.catalog.open import CATALOG_FILE
 from frazil.catalog.sqlite import network_file_system
 from frazil.errors import FrazilError
@@ -238,7 +238,7 @@ def clock(worst_skew_ms: int) -> Finding:
     )
 
 
-def shared_locations(catalog: Catalog, scratch: Ident) -> list[Finding]:
+def shared_locations(catalog: LakeCatalog, scratch: Ident) -> list[Finding]:
     """Tables whose folders overlap: orphan removal on one deletes files of the other."""
     idents = [ident for ident in catalog.tables() if ident != scratch]
     locations, broken = {}, []

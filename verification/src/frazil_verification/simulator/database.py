@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from frazil.catalog._db import Db, DuplicateRow, LostRace, Notifier, OutcomeUnknown
+from frazil.catalog._db import Db, DuplicateRow, LostRace, OutcomeUnknown, SqlNotifier
 from frazil.catalog._queue import QUEUE
-from frazil.catalog._sql import PINS, TABLES
+from frazil.catalog._sql import TABLES
+from frazil.catalog._sql_records import PINS
 from frazil.catalog.base import RESERVATION, QueueState
 from frazil.errors import CatalogUnavailable
 from frazil.runtime import RandomStream
@@ -186,7 +187,7 @@ class Database:
 
 
 class SimulatedEngine:
-    """One process's way to the database: an ``Engine`` as the SQL catalogs want it."""
+    """One process's way to the database: a ``SqlEngine`` as the SQL catalogs want it."""
 
     bytes_type = "BLOB"
     bytes_value = "?"
@@ -278,8 +279,8 @@ class SimulatedEngine:
         self._check_there()
         return self._database.try_commit_lock(self._process, key)
 
-    def bell(self) -> Notifier:
-        return SimulatedBell(self._process)
+    def notifier(self) -> SqlNotifier:
+        return SimulatedNotifier(self._process)
 
     def may_change(self, table: str) -> bool:  # noqa: ARG002 - every writer may
         return True
@@ -302,7 +303,7 @@ class SimulatedEngine:
         return CatalogUnavailable("The simulated database cannot be reached")
 
 
-class SimulatedBell:
+class SimulatedNotifier:
     """Wakes by virtual time; some sleepers are not woken."""
 
     def __init__(self, process: Process) -> None:
@@ -321,18 +322,18 @@ class SimulatedBell:
         finally:
             self._sleepers.pop((self._process.name, key), None)
 
-    def ring(self, sleepers: Sequence[tuple[str, str]]) -> None:
-        for each in sleepers:
+    def notify(self, to_notify: Sequence[tuple[str, str]]) -> None:
+        for each in to_notify:
             if self._process.strikes(Point.BELL) is Fault.LOST_BELL:
                 self._process.struck(Fault.LOST_BELL)
             elif each in self._sleepers:
                 self._process.world.schedule.wake(self._sleepers[each])
 
-    def ring_at_commit(self, db: Db, sleepers: Sequence[tuple[str, str]], news: Mapping[str, bytes]) -> None:
-        """``committed`` does it."""
+    def notify_at_commit(self, db: Db, to_notify: Sequence[tuple[str, str]], outcomes: Mapping[str, bytes]) -> None:
+        """``notify_after_commit`` does it."""
 
-    def news(self, key: str) -> bytes | None:  # noqa: ARG002 - it is looked up, by way of the faults
+    def pushed_outcome(self, key: str) -> bytes | None:  # noqa: ARG002 - it is read, which the faults may hit
         return None
 
-    def committed(self, sleepers: Sequence[tuple[str, str]]) -> None:
-        self.ring(sleepers)
+    def notify_after_commit(self, to_notify: Sequence[tuple[str, str]]) -> None:
+        self.notify(to_notify)

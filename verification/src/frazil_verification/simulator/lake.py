@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import enum
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from frazil.catalog._db import Db
-from frazil.catalog._sql import TABLES, SqlStore, _Swap
-from frazil.catalog.base import Catalog, Committed, Head, OpenedCatalog, Outcome, Prepared, Proposal, Stale
+from frazil.catalog._sql import TABLES, SqlStore
+from frazil.catalog.base import Committed, Head, LakeCatalog, OpenedCatalog, Outcome, Prepared, Proposal, Stale
 from frazil.catalog.foreign import ForeignCatalog
 from frazil.catalog.pointer import PointerCatalog
 from frazil.catalog.records import COMMIT_DIGEST, COMMIT_ID
+from frazil.catalog.store import Swap
 from frazil.commit.context import CommitContext, OnPhase
 from frazil.format.storage import Backend, Storage
 from frazil.lake import Lake, _Connection
@@ -84,7 +84,7 @@ class _SimulatedConnection:
         storage = _SimulatedStorage(self.process)
         return OpenedCatalog(self._catalog(storage, runtime), storage, WAREHOUSE, self.uri, "memory", created=False)
 
-    def _catalog(self, storage: Storage, runtime: Runtime) -> Catalog:
+    def _catalog(self, storage: Storage, runtime: Runtime) -> LakeCatalog:
         if self.kind in _SERVERS:
             server = cast("Any", _SERVERS[self.kind](self.process))
             return (_StrangerToTheServer if self.is_foreign else ForeignCatalog)(server, storage, runtime)
@@ -107,11 +107,7 @@ class _Stranger(PointerCatalog):
 
     def __init__(self, store: SqlStore, storage: Storage, runtime: Runtime) -> None:
         super().__init__(store, storage, runtime)
-        self.queue = None
-
-    @contextlib.contextmanager
-    def commit_lock(self, ident: Ident, patience_s: float) -> Iterator[None]:  # noqa: ARG002 - the seam's
-        yield
+        self.queue = self.locks = None
 
     def prepare(self, ident: Ident, head: Head, proposal: Proposal) -> Prepared:
         return super().prepare(ident, head, _unmarked(proposal))
@@ -122,7 +118,7 @@ class _StrangerToTheServer(ForeignCatalog):
 
     def __init__(self, server: Any, storage: Storage, runtime: Runtime) -> None:
         super().__init__(server, storage, runtime)
-        self.queue = None
+        self.queue = self.locks = None
 
     def prepare(self, ident: Ident, head: Head, proposal: Proposal) -> Prepared:
         return super().prepare(ident, head, _unmarked(proposal))
@@ -142,13 +138,16 @@ def _plain(update: dict[str, Any]) -> dict[str, Any]:
 class _NotAtomic(SqlStore):
     """A catalog that looks, and then writes: between the two anything may happen."""
 
-    def _send(self, swap: _Swap) -> Outcome:
-        actual = self._engine.read(lambda db: self._location(db, swap.ident))
-        if actual != swap.expected:
-            return Committed(swap.new) if actual == swap.new else Stale(actual)
+    def _send(self, swap: Swap) -> Outcome:
+        (pointer,) = swap.pointers
+        actual = self._engine.read(lambda db: self._location(db, pointer.ident))
+        if actual != pointer.expected:
+            return Committed(pointer.new) if actual == pointer.new else Stale(actual)
         return super()._send(swap)
 
-    def _swap(self, db: Db, swap: _Swap) -> Committed | Stale:
-        # Whatever the pointer says by now, it is taken for what it said before.
-        db.execute(f"UPDATE {TABLES} SET metadata_location = ? WHERE table_name = ?", (swap.expected, swap.ident.name))  # noqa: S608
+    def _swap(self, db: Db, swap: Swap) -> Committed | Stale:
+        # Whatever the pointer is by now, it is set to what it was before.
+        (pointer,) = swap.pointers
+        sql = f"UPDATE {TABLES} SET metadata_location = ? WHERE table_name = ?"  # noqa: S608
+        db.execute(sql, (pointer.expected, pointer.ident.name))
         return super()._swap(db, swap)

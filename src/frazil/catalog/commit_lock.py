@@ -1,0 +1,60 @@
+"""The commit lock of a table, over any catalog: a hint that saves lost races (rules P2 and P3)."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from frazil.catalog.base import Catalog, Release
+from frazil.errors import FrazilError
+from frazil.model import Ident
+from frazil.runtime import Runtime
+
+STANDSTILL_S = 1.0
+"""A lock whose table has not moved for so long is ignored."""
+_POLL_S = 0.02
+
+
+def no_lock() -> None:
+    """Released by a writer that goes ahead without the lock."""
+
+
+def try_lock(catalog: Catalog, ident: Ident) -> Release | None:
+    """Without waiting. None: another writer holds it."""
+    return no_lock if catalog.locks is None else catalog.locks.try_lock(ident)
+
+
+@contextlib.contextmanager
+def commit_lock(catalog: Catalog, ident: Ident, patience_s: float, runtime: Runtime) -> Iterator[None]:
+    """Wait, for ``patience_s`` at most, until the writers that use the lock are not committing to this table.
+
+    Only a hint: a writer that does not use it may commit at any moment.
+    """
+    release = _taken(catalog, ident, patience_s, runtime)
+    try:
+        yield
+    finally:
+        if release is not None:
+            release()
+
+
+def _taken(catalog: Catalog, ident: Ident, patience_s: float, runtime: Runtime) -> Release | None:
+    """Wait for the lock while the table moves on, and a second longer (rule P3); then go without."""
+    if catalog.locks is None:
+        return None
+    seen, since = "", runtime.monotonic()
+    end = since + patience_s
+    while (release := catalog.locks.try_lock(ident)) is None:
+        now = runtime.monotonic()
+        if now > end:
+            return None
+        if now - since > STANDSTILL_S:
+            try:
+                location = catalog.load(ident).location
+            except FrazilError:
+                return None
+            if location == seen:
+                return None
+            seen, since = location, now
+        runtime.sleep(_POLL_S * (0.5 + runtime.random()))
+    return release

@@ -1,0 +1,128 @@
+"""One swap for several tables: all pointers are set, or none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contract.openers import Opener
+from contract.samples import EVENTS, create_table, prepared, set_property
+from frazil.catalog.base import (
+    ChangeRecord,
+    CommitRecord,
+    Committed,
+    DroppedManifestLists,
+    OpenedCatalog,
+    QueuedCommit,
+    QueueState,
+    QueueUpdate,
+    Stale,
+)
+from frazil.catalog.memory import MemoryStore
+from frazil.catalog.postgres import PostgresStore
+from frazil.catalog.sqlite import SqliteStore
+from frazil.catalog.store import PointerSwap, Swap
+from frazil.errors import Unsupported
+from frazil.model import Ident
+
+OTHER = Ident(("shop",), "other")
+RECORDS = (CommitRecord("events", "both", "d", 1, 1), CommitRecord("other", "both", "d", 2, 1))
+CHANGES = (ChangeRecord("events", 1, 1, b"e"), ChangeRecord("other", 2, 1, b"o"))
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
+    if request.param == "memory":
+        found: Any = MemoryStore()
+    elif request.param == "sqlite":
+        found = SqliteStore(tmp_path / "catalog.db")
+    else:
+        found = PostgresStore(request.getfixturevalue("postgres_uri"))
+    with closing(found):
+        found.create_namespace(("shop",), {})
+        found.insert(EVENTS, "e0")
+        found.insert(OTHER, "o0")
+        yield found
+
+
+def both(events: tuple[str, str], other: tuple[str, str], **more: Any) -> Swap:
+    return Swap((PointerSwap(EVENTS, *events), PointerSwap(OTHER, *other)), **more)
+
+
+def heads(store: Any) -> tuple[str, str]:
+    return store.read(EVENTS).location, store.read(OTHER).location
+
+
+def test_both_pointers_are_set_with_all_that_belongs_to_them(store: Any) -> None:
+    dropped = (DroppedManifestLists("events", ("e-list",)), DroppedManifestLists("other", ("o-list",)))
+    swap = both(("e0", "e1"), ("o0", "o1"), records=RECORDS, changes=CHANGES, dropped=dropped)
+    assert store.swap(swap) == Committed("e1")
+    assert heads(store) == ("e1", "o1")
+    for record, change, lists in zip(RECORDS, CHANGES, dropped, strict=True):
+        assert store.commits.find(record.table_uuid, "both") == record
+        assert store.changes.find(record.table_uuid, 0, 10) == [change]
+        assert store.changes.dropped_lists(record.table_uuid) == list(lists.manifest_lists)
+
+
+@pytest.mark.parametrize(
+    ("events", "other", "ident", "actual"),
+    [
+        (("old", "e1"), ("o0", "o1"), EVENTS, "e0"),
+        (("e0", "e1"), ("old", "o1"), OTHER, "o0"),
+        (("old", "e1"), ("old", "o1"), EVENTS, "e0"),
+    ],
+)
+def test_p5_one_stale_pointer_rolls_both_back(
+    store: Any, events: tuple[str, str], other: tuple[str, str], ident: Ident, actual: str
+) -> None:
+    assert store.swap(both(events, other, records=RECORDS, changes=CHANGES)) == Stale(actual, ident)
+    assert heads(store) == ("e0", "o0")
+    assert store.commits.find("events", "both") is None
+    assert store.changes.find("other", 0, 10) == []
+
+
+def test_a_table_that_is_gone_is_stale(store: Any) -> None:
+    store.delete(OTHER)
+    assert store.swap(both(("e0", "e1"), ("o0", "o1"))) == Stale(None, OTHER)
+    assert store.read(EVENTS).location == "e0"
+
+
+def test_p9_the_same_swap_sent_again_is_harmless(store: Any) -> None:
+    swap = both(("e0", "e1"), ("o0", "o1"), records=RECORDS)
+    assert store.swap(swap) == Committed("e1")
+    assert store.swap(swap) == Committed("e1")
+    assert store.swap(Swap.of_table(OTHER, "o1", "o2")) == Committed("o2")
+    assert store.swap(swap) == Committed("e1"), "the second table has moved on since"
+    assert heads(store) == ("e1", "o2")
+
+
+def test_p1_a_commit_id_that_is_taken_or_a_withdrawn_commit_rolls_both_back(store: Any) -> None:
+    store.queue.put(QueuedCommit("a", "events", "commit-a", 1, b"", queue_key="q"), 60_000)
+    assert store.queue.withdraw("a").state is QueueState.WITHDRAWN
+    update = QueueUpdate({"a": b""})
+    if store.queue.claims is None:
+        assert store.swap(both(("e0", "e1"), ("o0", "o1"), queue_update=update)) == Stale("e0", EVENTS)
+    assert store.commits.put(RECORDS[1])
+    assert store.swap(both(("e0", "e1"), ("o0", "o1"), records=RECORDS)) == Stale("e0", EVENTS)
+    assert heads(store) == ("e0", "o0")
+    assert store.commits.find("events", "both") is None
+
+
+def test_a_catalog_swaps_two_tables_or_refuses_before_it_sends(opened: OpenedCatalog, opener: Opener) -> None:
+    catalog = opened.catalog
+    before = create_table(opened), create_table(opened, OTHER)
+    ready = prepared(catalog, "1"), prepared(catalog, "1", OTHER)
+    if not opener.ours:
+        with pytest.raises(Unsupported, match="2 tables at once"):
+            catalog.swap(*ready)
+        assert (catalog.load(EVENTS).location, catalog.load(OTHER).location) == tuple(each.location for each in before)
+        return
+    assert isinstance(catalog.swap(*ready), Committed)
+    assert [catalog.load(ident).metadata.properties["k"] for ident in (EVENTS, OTHER)] == ["1", "1"]
+    late = catalog.prepare(EVENTS, before[0], set_property(before[0], "2")), prepared(catalog, "2", OTHER)
+    assert catalog.swap(*late) == Stale(ready[0].location, EVENTS)
+    assert catalog.load(OTHER).metadata.properties["k"] == "1"
