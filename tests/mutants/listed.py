@@ -436,7 +436,7 @@ MUTANTS = (
     Mutant(
         "young snapshots go with commits",
         "P18",
-        "frazil.commit.retention:gone_with_a_commit",
+        "frazil.commit.retention:expired_with_commit",
         "        _number(metadata, MAX_SNAPSHOT_AGE, FIVE_DAYS_MS), _number(metadata, RETENTION_MIN_AGE, _MIN_AGE_MS)",
         "        0, 0",
         scene="upkeep",
@@ -444,7 +444,7 @@ MUTANTS = (
     Mutant(
         "what a transaction needs goes with commits",
         "P18",
-        "frazil.commit.retention:gone_with_a_commit",
+        "frazil.commit.retention:expired_with_commit",
         "each for each in found.snapshot_ids if each not in needed",
         "each for each in found.snapshot_ids if needed is not None",
         scene="upkeep",

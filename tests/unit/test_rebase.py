@@ -93,7 +93,7 @@ MY_MARK = position_delete("my-mark", "f")
 
 
 def marking(kind: Kind, *numbers: int) -> Write:
-    """ManifestMerge-on-read: rows of f go, and for an update they come back in another file."""
+    """Merge-on-read: rows of f are deleted, and an update writes them to another file."""
     moved = {"f": rows(*numbers)} if kind is Kind.UPDATE else {}
     added = (NEW,) if kind is Kind.UPDATE else ()
     return mine(kind, deletes=(MY_MARK,), positions={"f": rows(*numbers)}, touched={"f": F}, moved=moved, added=added)

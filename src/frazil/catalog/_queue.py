@@ -215,7 +215,7 @@ class SqlQueue:
         return db.execute(sql, [value for pair in outcomes.items() for value in pair]).rowcount
 
     def _forget_old(self, db: Db) -> None:
-        # QueueEntry ones, too: nobody commits a ticket after its deadline, and its writer gave up long ago.
+        # Waiting ones as well: no leader commits a ticket after its deadline, and its writer gave up long ago.
         for waiting in ("state <> 0", "state = 0"):
             sql = f"DELETE FROM {QUEUE} WHERE {waiting} AND deadline < {self._engine.clock()} - ?"  # noqa: S608
             db.execute(sql, (KEPT_MS,))

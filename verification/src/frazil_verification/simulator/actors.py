@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from frazil.commit.retention import asks_for_it
+from frazil.commit.retention import expires_with_commits
 from frazil.errors import FrazilError
 from frazil.format.metadata import MAIN, TableMetadata
 from frazil.table.destination import CommitNow
@@ -207,7 +207,7 @@ def undoer(session: Session) -> None:
 def janitor(session: Session) -> None:
     """Lets old snapshots expire; where they go with commits, that is enough."""
     found = _metadata(session)
-    if found is not None and not asks_for_it(found):
+    if found is not None and not expires_with_commits(found):
         older_than = found.raw["last-updated-ms"] - OLD_MS
         session.write(Step("expire_snapshots", value=(older_than, session.draw.randint(1, 4))))
 
