@@ -65,7 +65,7 @@ def test_combiners_stall_with_the_turn(report: Report) -> None:
     ["append", "overwrite", "delete", "update", "upsert", "compact", "cherry_pick", "fast_forward", "add_column"],
 )
 def test_every_verb_lands(report: Report, verb: str) -> None:
-    assert report.told[f"{verb} committed"] > 0
+    assert report.outcomes[f"{verb} committed"] > 0
 
 
 def test_the_same_seed_is_the_same_history_in_every_process() -> None:
@@ -133,7 +133,7 @@ def test_a_kept_case_breaks_its_rule_without_its_guard_and_none_with_it(path: Pa
 
 
 def test_actors_can_be_left_out() -> None:
-    told = simulate(Case(3, 30, QUIET, actors=("appender",))).told
+    told = simulate(Case(3, 30, QUIET, actors=("appender",))).outcomes
     assert set(told) <= {"append committed", "append failed", "delete committed", "delete unchanged", "delete failed"}
 
 

@@ -137,9 +137,8 @@ def _over_a_gap(
         gone = _live(storage, [each for path, each in before.items() if path not in after])
     except CorruptMetadata:
         # Its files were removed when it expired.
-        return History(
-            (*_delete_requests(summarized[:-1], ()), first, *later), base_is_ancestor=False, base_is_lost=True
-        )
+        requests = _delete_requests(summarized[:-1], ())
+        return History((*requests, first, *later), base_is_ancestor=False, base_is_lost=True)
     net = _difference(oldest, gone, _live(storage, [each for path, each in after.items() if path not in before]))
     if _combined(summarized) != _combined((net,)):
         summarized = (*_delete_requests(summarized, net.deletes), net)
@@ -298,7 +297,7 @@ def _agrees(change: Change, snapshot: Snapshot) -> bool:
 
 
 def _compared_with_parent(storage: Storage, metadata: TableMetadata, snapshot: Snapshot, change: Change) -> Change:
-    """A foreign writer may drop a manifest from the list without DELETED entries: only the live files show the change."""
+    """A foreign writer may drop a manifest without DELETED entries: only the difference of live files shows the change."""
     parent = None
     if snapshot.parent_snapshot_id is not None:
         parent = metadata.snapshot(snapshot.parent_snapshot_id)
@@ -347,7 +346,7 @@ def _listed(storage: Storage, snapshot: Snapshot | None) -> dict[str, Manifest]:
 def _manifests(storage: Storage, snapshot: Snapshot) -> tuple[Manifest, ...]:
     if snapshot.manifest_list is None:
         raise Unsupported(
-            f"The snapshot {snapshot.snapshot_id} lists its manifests in the metadata file, as old format v1 writers do",
+            f"The snapshot {snapshot.snapshot_id} has no manifest list, as some writers of format version 1 do",
             advice="Rewrite the table's manifests with another engine, or make a new commit to the table",
         )
     return read_manifest_list(storage, snapshot.manifest_list)
