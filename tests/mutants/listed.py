@@ -20,14 +20,14 @@ MUTANTS = (
         'f"WHERE ticket = column1 AND deadline > {self._engine.clock()}"',
     ),
     Mutant(
-        "what was committed is called withdrawn",
+        "a committed ticket can be withdrawn",
         "P1",
         "frazil.catalog._queue:SqlQueue.withdraw",
         'WHERE ticket = ? AND state = ?"  # noqa: S608\n    return self._taken_back(key, sql, (int(QueueState.WITHDRAWN), key, int(QueueState.WAITING)))',
         'WHERE ticket = ?"  # noqa: S608\n    return self._taken_back(key, sql, (int(QueueState.WITHDRAWN), key))',
     ),
     Mutant(
-        "a combiner's own ticket is not settled",
+        "a leader's own ticket is not settled",
         "P1",
         "frazil.commit.group:queue_update_of",
         "    if own is not None:\n        # Read only by",
@@ -68,14 +68,14 @@ MUTANTS = (
         tests="test_catalogs or taken",
     ),
     Mutant(
-        "those in a group with tickets that are not waiting land twice",
+        "members whose tickets are not waiting land twice",
         "P2",
         "frazil.catalog._queue:SqlQueue.settle",
         "        raise QueueConflict\n    if queue_update.returned:",
         "        pass\n    if queue_update.returned:",
     ),
     Mutant(
-        "an operation is built on a head of a group's past",
+        "a group is built on an outdated head",
         "P2",
         "frazil.commit.checking:_history",
         "    landed = history(storage, head, write.branch, write.base, _recorded_changes(catalog, head))",
@@ -90,29 +90,29 @@ MUTANTS = (
         'AND state = 0"\n    )\n    return db.execute(sql, [value for pair',
     ),
     Mutant(
-        "everybody waits for a turn that never comes",
+        "writers wait forever for the commit lock",
         "P3",
         "frazil.commit.queued_writer:QueuedWriter._wait",
         "            if found == location:\n                return _no_lock\n",
         "",
-        tests="test_p2_a_turn_that_never_comes or test_p3_",
+        tests="test_p2_ or test_p3_",
     ),
     Mutant(
-        "who gives up leaves its ticket in the queue",
+        "a writer that gives up leaves its ticket in the queue",
         "P3",
         "frazil.commit.coordination:Coordination.leave",
         "    if queued is None or queued.ticket is None:\n        return None\n    if queued.has_reservation",
         "    if True or queued.ticket is None:\n        return None\n    if queued.has_reservation",
     ),
     Mutant(
-        "a reservation is waited for without end",
+        "writers wait forever for a reservation",
         "P3",
         "frazil.commit.queued_writer:QueuedWriter._yields",
         "or first.tries >= _MAX_YIELDS:",
         "or first.tries >= 10**9:",
     ),
     Mutant(
-        "who leaves the line does not withdraw",
+        "a writer that leaves the queue does not withdraw",
         "P3",
         "frazil.commit.queued_writer:QueuedWriter.take_back",
         "        self._queue.withdraw(self.ticket.key)\n        status = self._status()\n",
@@ -183,7 +183,7 @@ MUTANTS = (
         "        pass",
     ),
     Mutant(
-        "time runs back with a clock that does",
+        "time runs back with the clock",
         "P7",
         "frazil.format.updates:next_time_ms",
         "return max(now_ms, metadata.last_updated_ms, *logs)",
@@ -243,7 +243,7 @@ MUTANTS = (
         "    if False:",
     ),
     Mutant(
-        "a ticket whose arrival was not confirmed is taken for absent",
+        "a ticket whose arrival was not confirmed counts as absent",
         "P9",
         "frazil.catalog._queue:SqlQueue.put",
         "if status is None or status.state is QueueState.WITHDRAWN:",
@@ -257,7 +257,7 @@ MUTANTS = (
         "",
     ),
     Mutant(
-        "an id that landed late is not looked for",
+        "an id that landed late is not searched",
         "P9",
         "frazil.commit.loop:_Loop.run",
         "found = self._coordination.leave(error) or self._found_late(error)",
@@ -273,7 +273,7 @@ MUTANTS = (
         unseen="a database with definite answers causes no attempt before the outcome is known, and on third-party catalogs the commit was searched",
     ),
     Mutant(
-        "a chosen id is not looked up",
+        "a chosen id is not searched",
         "P9",
         "frazil.commit.attempt:Attempt._landed_earlier",
         "return self.recorded_in(head) if self.unit.identity.given else None",
@@ -281,7 +281,7 @@ MUTANTS = (
         scene="rest",
     ),
     Mutant(
-        "an unknown swap is searched for, not sent again",
+        "an unknown swap is searched and not sent again",
         "P9",
         "frazil.commit.resolution:Resolver._send_again",
         "        outcome = self.catalog.swap(self.prepared)\n",
@@ -289,7 +289,7 @@ MUTANTS = (
         tests="test_p9_",
     ),
     Mutant(
-        "commit ids are not looked up",
+        "commit ids are not searched",
         "P9",
         "frazil.commit.results:find_commit",
         "if record is None:",
@@ -305,22 +305,22 @@ MUTANTS = (
         tests="test_p9_",
     ),
     Mutant(
-        "a namesake in the queue is not withdrawn",
+        "an earlier ticket of the same id is not withdrawn",
         "P9",
         "frazil.commit.coordination:Coordination._fence_earlier_ticket",
         "    status = queue.fence(commit_id)\n",
         "    status = queue.status(commit_id)\n",
-        tests="test_p9_ or namesake or unknown",
+        tests="test_p9_ or unknown",
     ),
     Mutant(
-        "a namesake on its way to the queue is not kept out",
+        "an earlier ticket in flight is not fenced",
         "P9",
         "frazil.commit.coordination:Coordination._fence_earlier_ticket",
         "queue.fence(commit_id)",
         "queue.withdraw(commit_id)",
     ),
     Mutant(
-        "who is taken along is not looked for in the table",
+        "group members are not searched in the table",
         "P9",
         "frazil.commit.group:_Assembly._checked_member",
         "if identity.given and self._has_landed(",
@@ -328,7 +328,7 @@ MUTANTS = (
         scene="rush",
     ),
     Mutant(
-        "a swap of its own that landed unheard is taken for another's",
+        "a success after a lost response counts as another leader's",
         "P9",
         "frazil.commit.attempt:Attempt.committed_by_leader",
         "    if progress.sent is not None and progress.sent_files is not None and outcome.group_index == 0:\n",
@@ -336,7 +336,7 @@ MUTANTS = (
         scene="rush",
     ),
     Mutant(
-        "a place in another's group is taken for one's own",
+        "a position in another leader's group counts as the writer's own",
         "P9",
         "frazil.commit.attempt:Attempt.committed_by_leader",
         "progress.sent_files is not None and outcome.group_index == 0",
@@ -361,7 +361,7 @@ MUTANTS = (
         unseen="queue entries are kept for an hour, which is longer than a run",
     ),
     Mutant(
-        "a sink's mark moves from wherever it is",
+        "a sink's mark moves from any value",
         "P11",
         "frazil.commit.metadata_changes:_sink_mark",
         "    if found != intent.before:\n",
@@ -418,7 +418,7 @@ MUTANTS = (
         unseen="no actor makes a column required, and apart from nulls rows of one schema have the same columns",
     ),
     Mutant(
-        "a column that was dropped is no matter",
+        "a dropped column is ignored",
         "P16",
         "frazil.commit.conflicts:_schema_compatible",
         "        if dropped:\n            return _schema_conflict(",
@@ -434,7 +434,7 @@ MUTANTS = (
         tests="test_p17_ or numbers_of_their_own or snapshot_of_its_own",
     ),
     Mutant(
-        "young snapshots go with commits",
+        "young snapshots expire with commits",
         "P18",
         "frazil.commit.retention:expired_with_commit",
         "        _number(metadata, MAX_SNAPSHOT_AGE, FIVE_DAYS_MS), _number(metadata, RETENTION_MIN_AGE, _MIN_AGE_MS)",
@@ -442,7 +442,7 @@ MUTANTS = (
         scene="upkeep",
     ),
     Mutant(
-        "what a transaction needs goes with commits",
+        "pinned snapshots expire with commits",
         "P18",
         "frazil.commit.retention:expired_with_commit",
         "each for each in found.snapshot_ids if each not in needed",
@@ -450,7 +450,7 @@ MUTANTS = (
         scene="upkeep",
     ),
     Mutant(
-        "rows that others took out come back in a copy",
+        "rows deleted concurrently come back in a copy",
         "P19",
         "frazil.commit.trace:_Tracer._forget_copies",
         "            self._stale.setdefault(piece.output, Rows()).update(hit.shift(piece.at - piece.first))",
@@ -466,7 +466,7 @@ MUTANTS = (
         tests="test_p19_ or test_rebase",
     ),
     Mutant(
-        "a row that was replaced by key is changed all the same",
+        "a row that was replaced by key is updated",
         "P19",
         "frazil.commit.trace:_Tracer._equality_deletes",
         "        if tracked.moved and (hit := self._inspector.hit_by_keys(entry, tracked.file, tracked.moved)):",
@@ -482,7 +482,7 @@ MUTANTS = (
         tests="test_p19_ or test_p22_",
     ),
     Mutant(
-        "deletes by key of others are not looked at",
+        "concurrent equality deletes are not checked",
         "P19",
         "frazil.commit.trace:_Tracer._equality_deletes",
         "in self._near(entry)",
@@ -490,14 +490,14 @@ MUTANTS = (
         tests="test_p19_ or test_rebase",
     ),
     Mutant(
-        "copies are as young as their commit",
+        "copies get the sequence number of their commit",
         "P20",
         "frazil.commit.build:_position",
         "    read = found.step.write.base.sequence_number if found.history.changes and is_first else None",
         "    read = onto.metadata.last_sequence_number + 1",
     ),
     Mutant(
-        "copies are as old as the newest snapshot",
+        "copies get the sequence number of the newest snapshot",
         "P20",
         "frazil.commit.build:_position",
         "if read is None:",
@@ -505,7 +505,7 @@ MUTANTS = (
         tests="test_p20_",
     ),
     Mutant(
-        "rows that were read may be joined by others",
+        "rows may be added to those that were read",
         "P22",
         "frazil.commit.conflicts:_added_rows",
         "        if hit:\n            yield _added_conflict(write, change, list(hit.values()))",
@@ -513,21 +513,21 @@ MUTANTS = (
         tests="test_p22_ or test_p24_",
     ),
     Mutant(
-        "rows that somebody deleted by a condition are appended",
+        "rows that match a concurrent delete are appended",
         "P23",
         "frazil.commit.trace:_Tracer.follow",
         '    if self._against_predicates and self._write.on_deleted != "keep":\n        self._check_predicate(change)',
         "    if False:\n        self._check_predicate(change)",
     ),
     Mutant(
-        "a delete that found nothing left is an append",
+        "a delete that finds no rows is an append",
         "P23",
         "frazil.commit.snapshot_layout:Effect.operation",
         'return "delete" if self.kind is Kind.DELETE else "append"',
         'return "append"',
     ),
     Mutant(
-        "what lands after a rollback is not looked at",
+        "changes after a rollback are not checked",
         "P25",
         "frazil.commit.conflicts:history_conflicts",
         "    if Check.BASE_IS_ANCESTOR in wanted and not history.base_is_ancestor and not _is_blind(write):",
@@ -543,7 +543,7 @@ MUTANTS = (
         tests="branch",
     ),
     Mutant(
-        "a ref moves whatever it was",
+        "a ref moves from any snapshot",
         "P25",
         "frazil.commit.metadata_changes:_move_ref",
         "raise _ref_moved(intent.ref, intent.replaced, head)",
@@ -551,7 +551,7 @@ MUTANTS = (
         tests="test_p25_",
     ),
     Mutant(
-        "a row that another changed is changed again, through a copy",
+        "a concurrently updated row is updated again, through a copy",
         "P26",
         "frazil.commit.trace:_Tracer._move",
         "    if lost:\n        self._collision(",
@@ -568,7 +568,7 @@ MUTANTS = (
         unseen="it saves work; the rows are safe without it",
     ),
     Mutant(
-        "rows are not followed through a rewrite",
+        "rows are not tracked through a rewrite",
         "P26",
         "frazil.commit.trace:_Tracer._removal",
         "    del self._tracked[file.file_path]\n    self._has_moved = True\n    self._move(tracked, lineage, change)",
@@ -576,7 +576,7 @@ MUTANTS = (
         tests="test_p26_ or test_rebase",
     ),
     Mutant(
-        "a row that others deleted is counted again when a copy leaves it out",
+        "a concurrently deleted row is counted again when a copy omits it",
         "P26",
         "frazil.commit.trace:_Tracer._move",
         "tracked.deleted - copied - changed - tracked.taken",
@@ -584,7 +584,7 @@ MUTANTS = (
         tests="counted_once",
     ),
     Mutant(
-        "a row that was dead at the base is counted when a copy leaves it out",
+        "a row that was deleted at the base is counted when a copy omits it",
         "P26",
         "frazil.commit.trace:_Tracer._move",
         "if path in self._whole:",
@@ -609,7 +609,7 @@ MUTANTS = (
         unseen="no actor removes orphans",
     ),
     Mutant(
-        "a ticket that comes while it is taken back is left where it is",
+        "a ticket that arrives during its withdrawal stays in the queue",
         "P9",
         "frazil.commit.queued_writer:QueuedWriter.take_back",
         "        status = self._status()\n",
@@ -617,7 +617,7 @@ MUTANTS = (
         scene="rush",
     ),
     Mutant(
-        "what is not at another's catalog is taken for lost",
+        "a commit missing in a third-party catalog counts as lost",
         "P30",
         "frazil.catalog.foreign:ForeignCatalog._found_out",
         "    if cannot_land(prepared, head.metadata):",
@@ -625,7 +625,7 @@ MUTANTS = (
         scene="siege",
     ),
     Mutant(
-        "a request that may still be done is taken for lost",
+        "a request in flight counts as lost",
         "P30",
         "frazil.catalog.foreign:cannot_land",
         " or not is_fenced_off(prepared.proposal.requirements, metadata):",
@@ -633,7 +633,7 @@ MUTANTS = (
         scene="siege",
     ),
     Mutant(
-        "a copy of a request that may still come is forgotten",
+        "a duplicate request in flight is ignored",
         "P30",
         "frazil.commit.resolution:Resolver._absent_from",
         "    if is_under_way and not is_compared and ",
@@ -649,7 +649,7 @@ MUTANTS = (
         scene="siege",
     ),
     Mutant(
-        "a change of properties is sent again without a look",
+        "a change of properties is repeated without a search",
         "P30",
         "frazil.commit.resolution:Resolver._send_again",
         "        if self.prepared.location is None and self.built.snapshot_id is None:",
@@ -657,7 +657,7 @@ MUTANTS = (
         scene="glue",
     ),
     Mutant(
-        "a broken connection is a refusal",
+        "a broken connection counts as a refusal",
         "P30",
         "frazil.catalog.foreign_errors:failure",
         "return Failure(cause, answered=type(error) in (ValueError, KeyError))",
@@ -665,7 +665,7 @@ MUTANTS = (
         scene="siege",
     ),
     Mutant(
-        "a commit does not name the branch that it moves",
+        "a commit does not require the head of its branch",
         "P29",
         "frazil.catalog.requirements:ref_requirements",
         'if update["action"] in _REF_ACTIONS:',
@@ -673,7 +673,7 @@ MUTANTS = (
         scene="rest",
     ),
     Mutant(
-        "a write does not name the schema that it was checked against",
+        "a write does not require the schema it was checked against",
         "P29",
         "frazil.commit.snapshot_layout:write_requirements",
         '        {"type": "assert-current-schema-id", "current-schema-id": head.current_schema_id},\n',

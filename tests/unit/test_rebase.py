@@ -242,7 +242,7 @@ def test_a_delete_file_with_positions_elsewhere_is_not_read() -> None:
         carried(marking(U, 7), change)
 
 
-def test_p19_a_row_deleted_meanwhile_does_not_come_back_in_a_copy() -> None:
+def test_p19_a_row_deleted_concurrently_does_not_come_back_in_a_copy() -> None:
     found = carried(copying(U, 1), DELETED_SOME)
     # Row 4 of f is row 3 of the copy, which lacks row 1.
     assert (found.positions, [each.file_path for each in found.removed]) == ({"out": rows(3)}, ["f"])

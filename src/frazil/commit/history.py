@@ -297,7 +297,7 @@ def _agrees(change: Change, snapshot: Snapshot) -> bool:
 
 
 def _compared_with_parent(storage: Storage, metadata: TableMetadata, snapshot: Snapshot, change: Change) -> Change:
-    """A foreign writer may drop a manifest without DELETED entries: only the difference of live files shows the change."""
+    """A foreign writer may drop a manifest without DELETED entries: only the live files show the change."""
     parent = None
     if snapshot.parent_snapshot_id is not None:
         parent = metadata.snapshot(snapshot.parent_snapshot_id)
