@@ -331,7 +331,7 @@ class SimulatedNotifier:
     def ring_at_commit(self, db: Db, sleepers: Sequence[tuple[str, str]], news: Mapping[str, bytes]) -> None:
         """``committed`` does it."""
 
-    def news(self, key: str) -> bytes | None:  # noqa: ARG002 - it is looked up, by way of the faults
+    def news(self, key: str) -> bytes | None:  # noqa: ARG002 - a read finds it, with its faults
         return None
 
     def committed(self, sleepers: Sequence[tuple[str, str]]) -> None:

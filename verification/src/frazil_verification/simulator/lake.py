@@ -68,7 +68,7 @@ class SimulatedLake(Lake):
 
 @dataclass(frozen=True, slots=True)
 class _SimulatedConnection:
-    """Stands for what a URI names."""
+    """The connection of a lake, in place of one that a URI names."""
 
     process: Process
     is_foreign: bool
