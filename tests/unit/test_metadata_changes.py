@@ -464,16 +464,16 @@ CONFLICTS: list[tuple[str, Make, tuple[Make, ...], Check, str]] = [
         drop_branch("audit"),
         (drop_branch("audit"), tag("audit", 3)),
         REFS,
-        "is a tag",
+        "is now a tag",
     ),
     (
         "p25 fast-forward, branch moved",
         forward("main", "audit"),
         (back(1),),
         REFS,
-        "'main' is a branch at snapshot 1",
+        "'main' is now a branch at snapshot 1",
     ),
-    ("p25 rollback, branch moved", back(1), (current(3),), REFS, "and was at snapshot 2"),
+    ("p25 rollback, branch moved", back(1), (current(3),), REFS, "it was at snapshot 2"),
     ("p25 set current, branch moved", current(1), (forward("main", 3),), REFS, "at snapshot 3"),
 ]
 
@@ -546,9 +546,9 @@ def test_two_who_expire_the_same_have_both_done_it() -> None:
 
 
 @pytest.mark.parametrize("late", [tag("t", 1), branch("b", 1), current(4), back(1)])
-def test_r10_who_names_a_snapshot_that_expired_meanwhile_is_told(late: Make) -> None:
+def test_r10_a_change_to_an_expired_snapshot_is_refused(late: Make) -> None:
     intent = late(OLD)
-    with pytest.raises(IntentConflict, match=r"refs unchanged: .*snapshot [14] is not kept any more: it has expired"):
+    with pytest.raises(IntentConflict, match=r"refs unchanged: .*snapshot [14] has expired"):
         metadata_change(MetadataChange(UUID, intent), after(expire(FUTURE), head=OLD))
 
 
@@ -639,7 +639,7 @@ BAD: list[tuple[str, Make, str]] = [
     ("not an ancestor", forward("audit", "main"), "not an ancestor"),
     ("forward from a tag", forward("v1", "main"), "is a tag"),
     ("forward to nothing", forward("main", "nope"), "no branch or tag 'nope'"),
-    ("not in history", back(3), "not in the history of 'main'"),
+    ("not in history", back(3), "which is not in its history"),
     ("key of a property", unset(7), "must be a string"),  # type: ignore[arg-type]
     ("bad property", props(**{"commit.retry.num-retries": "x"}), "whole number"),
     ("bad retention", props(**{"history.expire.min-snapshots-to-keep": "0"}), "of at least 1"),
