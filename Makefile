@@ -106,9 +106,11 @@ histories: $(READY) ## Thousands of random commits, also by 8 processes on SQLit
 	$(BIN)/python -m tests.concurrency.histories --seeds 20 --sessions 150 $(ARGS)
 	for uri in sqlite postgres; do $(BIN)/python -m tests.concurrency.histories --processes --uri $$uri --sessions 300 --every 5 $(ARGS); done
 
-.PHONY: combiners
-combiners: $(READY) ## Writers killed and frozen 2,000 times while they commit for others, on SQLite and Postgres (ARGS="--rounds 100 --database sqlite")
-	$(BIN)/python -m tests.concurrency.combiners $(ARGS)
+.PHONY: leaders combiners
+leaders: $(READY) ## Group leaders killed and frozen 2,000 times, on SQLite and Postgres (ARGS="--rounds 100 --database sqlite")
+	$(BIN)/python -m tests.concurrency.leaders $(ARGS)
+
+combiners: leaders
 
 .PHONY: simulate
 simulate: $(READY) ## The commit core on a virtual clock with faults, 300 seeds (ARGS="--seed 300 --seeds 16000")

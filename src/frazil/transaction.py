@@ -22,7 +22,7 @@ from frazil.commit.metadata_changes import pin
 from frazil.commit.operations import Base, Identity, Kind, MetadataChange, Operation, Read, Write, digest
 from frazil.commit.proposal import applied
 from frazil.commit.results import conflict_error
-from frazil.commit.retention import asks_for_it
+from frazil.commit.retention import expires_with_commits
 from frazil.commit.retry import Retry, from_properties
 from frazil.commit.stages import Refused
 from frazil.commit.unit import TableUnit
@@ -216,7 +216,7 @@ class Transaction:
         if ident not in self._tables:
             head = self._instant.head(ident)
             self._tables[ident] = PinnedTable(head, head.metadata)
-            if asks_for_it(head.metadata):
+            if expires_with_commits(head.metadata):
                 self._keep_snapshots(head.metadata)
         return self._tables[ident]
 

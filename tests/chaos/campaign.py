@@ -1,4 +1,4 @@
-"""One fault after the other to writers that all append to one table, and a verdict on the table that they leave."""
+"""One fault after the other for writers that all append to one table, and a check of the resulting table."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ import frazil
 from chaos.faults import EVERYWHERE, KILLS_AND_CUTS, ON_DISKS, ON_POSTGRES, RARE, Fault, Switch
 from chaos.proxy import PATTERNS, ProxyProcess
 from chaos.writer import write
-from concurrency.combiners.campaign import missing_files
-from concurrency.combiners.orders import Deed, Desk, Moment, Order
-from concurrency.combiners.writer import Note, commit_id_of
 from concurrency.crew import Crew, Violated, wrong_batches
+from concurrency.leaders.campaign import missing_files
+from concurrency.leaders.orders import Deed, Desk, Moment, Order
+from concurrency.leaders.writer import Note, commit_id_of
 from concurrency.writers import SCHEMA, Address
 from servers import PostgresServer
 
@@ -34,7 +34,7 @@ WRITERS = 5
 _LOOK_S = 0.01
 _PATIENCE_S = 120.0
 _MOMENT_S = 5.0
-"""Who is asked to die at a moment that nobody comes to is let off after so long."""
+"""How long an order waits for a writer that reaches its moment."""
 _PROGRESS = 3
 """So many batches are acknowledged after each fault."""
 _HELD_S = 10.0
@@ -57,33 +57,33 @@ class Report:
     """What a campaign saw. Several add up."""
 
     faults: Counter[Fault] = field(default_factory=Counter)
-    told: Counter[str] = field(default_factory=Counter)
-    """What writers were told of their batches."""
+    outcomes: Counter[str] = field(default_factory=Counter)
+    """The outcomes of batches, as their writers got them."""
     held_up: int = 0
-    """How often all others had to wait for one that was frozen inside its transaction (SQLite)."""
+    """How often all other writers had to wait for one that was frozen inside its transaction (SQLite)."""
     violations: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
     def add(self, other: Report) -> None:
         self.faults += other.faults
-        self.told += other.told
+        self.outcomes += other.outcomes
         self.held_up += other.held_up
         self.violations += other.violations
         self.seconds += other.seconds
 
     def __str__(self) -> str:
-        told = ", ".join(f"{count} {what}" for what, count in sorted(self.told.items()))
+        outcomes = ", ".join(f"{count} {what}" for what, count in sorted(self.outcomes.items()))
         hard = sum(self.faults[fault] for fault in KILLS_AND_CUTS)
-        lines = [f"{self.faults.total()} faults ({hard} kills and cuts) in {self.seconds:.0f} s; batches: {told}"]
+        lines = [f"{self.faults.total()} faults ({hard} kills and cuts) in {self.seconds:.0f} s; batches: {outcomes}"]
         lines += [f"  {fault:34} {self.faults[fault]:6}" for fault in Fault if self.faults[fault]]
         if self.held_up:
-            lines.append(f"  {self.held_up} times all had to wait for one who was frozen with SQLite's lock")
+            lines.append(f"  {self.held_up} times all writers had to wait for a frozen one with SQLite's lock")
         lines += [f"VIOLATION {each}" for each in self.violations]
         return "\n".join(lines or ["nothing happened"])
 
 
 def run_apart(plan: Plan) -> Report:
-    """In a fresh process: writers are forked, and nothing that others opened in this one may go with them."""
+    """In a fresh process: writers are forked, and must not inherit what this process has open."""
     with ProcessPoolExecutor(1, mp_context=mp.get_context("spawn")) as pool:
         return pool.submit(_run, plan).result()
 
@@ -115,8 +115,8 @@ class Campaign:
         self._switches = [Switch(plan.folder / f"disk-{writer}") for writer in range(WRITERS)]
         self._crew = Crew(mp.get_context("fork"), plan.folder, WRITERS, self._take, _LOOK_S, _PATIENCE_S)
         self._open: dict[int, int] = {}
-        """Batches that writers have begun and were told nothing of."""
-        self._by_told: dict[str, set[tuple[int, int]]] = {"acknowledged": set(), "refused": set(), "unknown": set()}
+        """Batches that writers began and whose outcome they did not get."""
+        self._by_outcome: dict[str, set[tuple[int, int]]] = {"acknowledged": set(), "refused": set(), "unknown": set()}
         self._lost: set[tuple[int, int]] = set()
         """Batches whose writers died."""
         self._acks = 0
@@ -138,9 +138,9 @@ class Campaign:
             self._report.violations += self._judged()
         except Violated as violated:
             self._report.violations.append(str(violated))
-        for what, batches in self._by_told.items():
-            self._report.told[what] = len(batches)
-        self._report.told["lost with their writers"] = len(self._lost)
+        for what, batches in self._by_outcome.items():
+            self._report.outcomes[what] = len(batches)
+        self._report.outcomes["lost with their writers"] = len(self._lost)
         self._report.seconds = time.monotonic() - began
         return self._report
 
@@ -157,7 +157,7 @@ class Campaign:
     # Faults
 
     def _happens(self, fault: Fault) -> bool:
-        """False: it came to nothing, because nobody came along."""
+        """False: the fault did not strike, because no writer reached its moment."""
         match fault:
             case Fault.KILL:
                 time.sleep(self._chance.random() * 0.05)
@@ -189,13 +189,13 @@ class Campaign:
         assert process.pid is not None
         os.kill(process.pid, signal.SIGSTOP)
         try:
-            self._progress(_PROGRESS, f"the others go on while writer {writer} is frozen", self.are_held_up())
+            self._progress(_PROGRESS, f"other writers continue while writer {writer} is frozen", self.are_held_up())
         finally:
             os.kill(process.pid, signal.SIGCONT)
         return True
 
     def are_held_up(self) -> Callable[[], bool]:
-        """Whether, on SQLite, nobody gets the lock: who was frozen inside its transaction has it until it goes on."""
+        """Whether, on SQLite, a writer that was frozen inside its transaction holds the database's lock."""
         free_at = time.monotonic()
 
         def look() -> bool:
@@ -234,14 +234,14 @@ class Campaign:
         assert process.pid is not None
         os.waitid(os.P_PID, process.pid, os.WSTOPPED)
         if order.moment is not Moment.INSIDE:
-            # Who freezes inside the database's transaction holds up everybody.
+            # A writer that is frozen inside the database's transaction blocks all others.
             return self._frozen(obeyed.writer)
         time.sleep(0.5)
         os.kill(process.pid, signal.SIGCONT)
         return True
 
     def _let_off(self, order: Order) -> bool:
-        """Nobody came in time; the order is taken off the desk, unless somebody takes it at this very moment."""
+        """No writer came in time: the order is withdrawn, unless a writer takes it concurrently."""
         taken = self._plan.folder / f"taken-{order.number}"
         with contextlib.suppress(FileExistsError):
             os.close(os.open(taken, os.O_CREAT | os.O_EXCL))
@@ -266,7 +266,7 @@ class Campaign:
         for writer in hit:
             self._switches[writer].set(ON_DISKS[fault])
         try:
-            self._progress(_PROGRESS, f"the others go on: {fault}")
+            self._progress(_PROGRESS, f"other writers continue: {fault}")
         finally:
             for writer in hit:
                 self._switches[writer].set("")
@@ -321,7 +321,7 @@ class Campaign:
         is_nameless = commit_id_of(writer, last) is None
         if self._open.pop(writer, None) is not None and is_nameless:
             self._lost.add((writer, last))
-        is_done = is_nameless or (writer, last) in self._by_told["acknowledged"]
+        is_done = is_nameless or (writer, last) in self._by_outcome["acknowledged"]
         self._start(writer, last + 1 if is_done else last)
 
     # Notes
@@ -329,9 +329,9 @@ class Campaign:
     def _take(self, note: Note) -> None:
         if note.kind == "began":
             self._open[note.writer] = note.batch
-        elif note.kind in self._by_told:
+        elif note.kind in self._by_outcome:
             self._open.pop(note.writer, None)
-            self._by_told[note.kind].add((note.writer, note.batch))
+            self._by_outcome[note.kind].add((note.writer, note.batch))
             self._acks += note.kind == "acknowledged"
 
     def _progress(self, how_many: int, what: str, excuse: Callable[[], bool] = lambda: False) -> None:
@@ -339,12 +339,12 @@ class Campaign:
         wanted = self._acks + how_many
         self._crew.until(lambda: self._acks >= wanted or excuse(), what)
 
-    # The verdict
+    # Checks
 
     def _judged(self) -> Iterator[str]:
-        acknowledged = self._by_told["acknowledged"]
-        nameless = {each for each in self._by_told["refused"] if commit_id_of(*each) is None}
-        doubtful = self._lost | self._by_told["unknown"]
+        acknowledged = self._by_outcome["acknowledged"]
+        nameless = {each for each in self._by_outcome["refused"] if commit_id_of(*each) is None}
+        doubtful = self._lost | self._by_outcome["unknown"]
         with frazil.connect(self._direct, warehouse=self._warehouse, create=False) as lake:
             table = lake.table("ns.t")
             if missing := missing_files(table):

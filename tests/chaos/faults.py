@@ -1,4 +1,4 @@
-"""What can be done to writers, and a disk that has trouble when it is told to."""
+"""The faults for writers, and a disk with faults on demand."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ ON_DISKS = {Fault.FULL: "full", Fault.READ_ONLY: "read-only", Fault.SLOW: "slow"
 
 
 class Switch:
-    """A file that says what trouble a disk has, so that it can be told from another process."""
+    """A file with the current fault of a disk, so that another process can set it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

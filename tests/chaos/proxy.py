@@ -1,4 +1,4 @@
-"""A TCP proxy in a process of its own, which cuts, delays and repeats when it is told to."""
+"""A TCP proxy in a process of its own, which cuts, delays and repeats on demand."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class ChaosProxy(LossyProxy):
             try:
                 server = socket.create_connection(self._target)
             except OSError:
-                # The server is away: so is this one, for whoever asks now.
+                # The server is away, so this connection is refused as well.
                 _shut(client)
                 continue
             with self._lock:

@@ -13,7 +13,7 @@ from chaos.campaign import Campaign, Plan, run_apart
 from chaos.faults import EVERYWHERE, ON_POSTGRES, RARE, Fault
 
 NEED_SOMEBODY = {Fault.KILL_AT, Fault.FREEZE_AT, Fault.REPEAT, Fault.COPY, Fault.CUT_BEFORE, Fault.CUT_AFTER}
-"""These come to nothing when nobody comes to the moment that they are for."""
+"""These do not strike if no writer reaches their moment."""
 
 
 @pytest.mark.timeout(900)
@@ -24,16 +24,16 @@ def test_whatever_happens_every_acknowledged_batch_is_there_once(database: str, 
     assert not report.violations, f"notes in {tmp_path}\n{report}"
     usual = EVERYWHERE if database == "sqlite" else ON_POSTGRES
     assert [fault for fault in usual if fault not in NEED_SOMEBODY and not report.faults[fault]] == []
-    assert any(report.faults[fault] for fault in (Fault.KILL_AT, Fault.FREEZE_AT)), "nobody came to any moment"
+    assert any(report.faults[fault] for fault in (Fault.KILL_AT, Fault.FREEZE_AT)), "no writer reached any moment"
     assert database == "sqlite" or any(report.faults[fault] for fault in (Fault.CUT_BEFORE, Fault.CUT_AFTER))
     assert database == "sqlite" or any(report.faults[fault] for fault in RARE)
     assert report.faults.total() >= faults * 2 // 3, "too few faults to prove anything"
-    assert report.told["acknowledged"] >= 3 * faults, "too few batches to prove anything"
-    assert report.told["refused"] > 0, "no fault was ever felt"
+    assert report.outcomes["acknowledged"] >= 3 * faults, "too few batches to prove anything"
+    assert report.outcomes["refused"] > 0, "no fault was ever felt"
 
 
 @pytest.mark.parametrize("is_locked", [True, False])
-def test_only_a_lock_that_nobody_gives_back_excuses_a_standstill(
+def test_only_an_orphaned_lock_excuses_a_standstill(
     is_locked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(campaign, "_HELD_S", 0.0)

@@ -1,4 +1,4 @@
-"""One writer process that goes on whatever happens, and notes what it was told about each batch."""
+"""One writer process that continues whatever happens, and notes the outcome of each batch."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 
 import frazil
 from chaos.faults import Switch, give_trouble
-from concurrency.combiners.orders import Deed, Desk, Moment
-from concurrency.combiners.writer import Notes, Watched, commit_id_of
+from concurrency.leaders.orders import Deed, Desk, Moment
+from concurrency.leaders.writer import Notes, Watched, commit_id_of
 from concurrency.writers import Address, batch
 from frazil.errors import (
     CatalogUnavailable,
@@ -49,7 +49,7 @@ def write(address: Address, writer: int, first: int, desk: Desk, notes_path: Pat
         give_trouble(table._lake.storage, switch)
         watched = Watched(table._lake.catalog, obey, notes)
         while True:
-            # With a commit id the same batch is sent until somebody says that it is there.
+            # With a commit id the same batch is sent until it is acknowledged.
             number += _append(table, writer, number, notes, watched)
             if desk.is_finished or os.getppid() != campaign:
                 return

@@ -1,4 +1,4 @@
-"""Writer processes of a campaign, what they note, and a verdict on the batches that they leave."""
+"""Writer processes of a campaign, their notes, and a check of their batches."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TypeVar
 
 import frazil
-from concurrency.combiners.orders import Desk, Order
-from concurrency.combiners.writer import Note
+from concurrency.leaders.orders import Desk, Order
+from concurrency.leaders.writer import Note
 from concurrency.writers import batches_in
 
 Batches = Set[tuple[int, int]]
@@ -106,7 +106,7 @@ class Crew:
 def wrong_batches(
     table: frazil.Table, acknowledged: Batches, doubtful: Batches, refused: Batches = frozenset()
 ) -> Iterator[str]:
-    """What is missing, there twice, or there though nobody was told so; as two readers see it."""
+    """Batches that are missing, duplicated, or unacknowledged, as two readers see them."""
     for reader, rows in (("Frazil", table.scan()), ("PyIceberg", table.pyiceberg().scan())):
         found = Counter(batches_in(rows.to_arrow()))
         if lost := acknowledged - found.keys():
@@ -116,4 +116,4 @@ def wrong_batches(
         if there := found.keys() & refused:
             yield f"as {reader} reads it, {len(there)} refused batches are there: {sorted(there)[:5]}"
         if foreign := found.keys() - acknowledged - doubtful:
-            yield f"as {reader} reads it, nobody was told of {sorted(foreign)[:5]}"
+            yield f"as {reader} reads it, these were not acknowledged: {sorted(foreign)[:5]}"

@@ -128,7 +128,7 @@ def test_pyicebergs_own_sql_catalog_is_not_accused(tmp_path: Path) -> None:
 # Surroundings
 
 
-def test_other_catalog_names_and_shared_folders_are_told(tmp_path: Path) -> None:
+def test_other_catalog_names_and_shared_folders_are_reported(tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path}/catalog.db"
     for name, place in (("one", "a"), ("one", "a/inner"), ("two", "b")):
         opened = open_catalog(uri, name=name)
@@ -193,7 +193,7 @@ def test_a_transaction_pooler_is_noticed(postgres_uri: str) -> None:
         pool.close()
 
 
-def test_a_direct_connection_is_no_pooler(postgres_uri: str) -> None:
+def test_a_direct_connection_is_not_a_pooler(postgres_uri: str) -> None:
     def connect() -> AbstractContextManager[Any]:
         return psycopg.connect(postgres_uri, autocommit=True)
 
@@ -204,7 +204,7 @@ def test_a_direct_connection_is_no_pooler(postgres_uri: str) -> None:
 # Bad input, clean-up
 
 
-def test_progress_is_told_to_its_end(tmp_path: Path) -> None:
+def test_progress_is_reported_to_the_end(tmp_path: Path) -> None:
     told: list[tuple[int, int, str]] = []
 
     examined(str(tmp_path), rounds=1, processes=2, stall_s=0.0, on_progress=lambda *each: told.append(each))
@@ -212,7 +212,7 @@ def test_progress_is_told_to_its_end(tmp_path: Path) -> None:
     assert [done for done, _, _ in told] == list(range(1, told[0][1] + 1))
 
 
-def test_a_folder_that_is_no_lake_is_refused_when_nothing_may_be_created(tmp_path: Path) -> None:
+def test_a_folder_without_a_lake_is_refused_when_nothing_may_be_created(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="There is no lake"):
         examined(str(tmp_path / "typo"), create=False)
 

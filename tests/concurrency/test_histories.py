@@ -47,7 +47,7 @@ def test_eight_random_writers_equal_the_model(catalog: str, request: pytest.Fixt
     found = processes.history(place, interleave.layout_of(seed), seed, 40, tmp_path)
     print(f"{found.rate:.1f} commits/s", statistics(found.records, found.verdict), sep="\n")
     assert found.verdict.divergence is None, f"logs in {tmp_path}\n{found.verdict.divergence}"
-    # Those who share a snapshot are compared together.
+    # Commits that share a snapshot are compared together.
     versions = {record.snapshot_id for record in found.records if record.makes_snapshot}
     assert found.verdict.compared == len(versions)
     assert found.verdict.commits > 60

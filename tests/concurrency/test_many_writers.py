@@ -55,6 +55,6 @@ def test_thirty_writers_lose_nothing_and_leave_nothing(address: Address) -> None
     commits = [commit.commit_id for each in history for commit in each.commits]
     assert len(commits) == len(set(commits)) == WRITERS * BATCHES
     assert [each.sequence_number for each in history] == list(range(1, len(history) + 1))
-    assert max(attempts) > 1 or len(history) < len(commits), "nobody ever met another, so this run proved nothing"
+    assert max(attempts) > 1 or len(history) < len(commits), "no writers raced, so this run proves nothing"
     assert unreferenced_files(table) == set()
     table._lake.close()

@@ -107,7 +107,7 @@ def test_the_proof_finds_half_a_batch(plan: Plan) -> None:
     assert not proof.holds
 
 
-def test_the_proof_finds_a_batch_that_nobody_was_promised(plan: Plan) -> None:
+def test_the_proof_finds_an_unacknowledged_batch(plan: Plan) -> None:
     acknowledged = committed(plan, [0, 1])
     with frazil.connect(str(plan.folder)) as lake:
         proof = prove(lake, plan, "demo.t", acknowledged[:1])
@@ -135,7 +135,7 @@ def test_ctrl_c_ends_the_race_at_once_and_without_tracebacks(tmp_path: Path) -> 
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        # Whoever runs the tests in the background has the signal ignored, and a child inherits that.
+        # If the tests run in the background, the signal is ignored, and a child inherits that.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
     )
     assert process.stderr is not None

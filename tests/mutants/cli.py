@@ -1,4 +1,4 @@
-"""``python -m tests.mutants``: take each rule out in turn, and see whether its tests, or the simulator, notice."""
+"""``python -m tests.mutants``: remove each guard once, and check whether its tests, or the simulator, notice."""
 
 from __future__ import annotations
 

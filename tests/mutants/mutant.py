@@ -19,7 +19,7 @@ SOURCE = Path(__file__).parents[2] / "src"
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """``old`` stands once in the source of a function, without its indentation; ``new`` in its place breaks a rule."""
+    """``old`` occurs once in the source of a function, without its indentation; ``new`` in its place breaks a rule."""
 
     name: str
     rule: str
@@ -53,7 +53,7 @@ class Mutant:
         before = inspect.getsource(self.function())
         plain = textwrap.dedent(before)
         if plain.count(self.old) != 1:
-            raise ValueError(f"{self.name}: its text stands {plain.count(self.old)} times in {self.where}")
+            raise ValueError(f"{self.name}: its text occurs {plain.count(self.old)} times in {self.where}")
         indentation = before[: len(before) - len(before.lstrip(" "))]
         return before, textwrap.indent(plain.replace(self.old, self.new), indentation)
 
@@ -77,7 +77,7 @@ def installed(mutant: Mutant) -> Iterator[None]:
     namespace: dict[str, Any] = {}
     exec(compile(textwrap.dedent(mutant.applied()[1]), f"<{mutant.name}>", "exec"), mutant.module.__dict__, namespace)
     original = function.__code__
-    # The function itself stays: others have imported it by name, or keep it in a table.
+    # The function object stays: other modules have imported it, or keep it in a table.
     function.__code__ = _plain(namespace[function.__name__]).__code__
     try:
         yield

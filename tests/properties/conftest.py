@@ -1,6 +1,6 @@
-"""One way of running properties: a busy machine is no failure, and a build tries the same examples each time.
+"""The settings of property tests: a busy machine is not a failure, and a build tries the same examples each time.
 
-With FRAZIL_RANDOM=1 others are tried, for who looks for what is not known yet.
+With FRAZIL_RANDOM=1 new examples are tried, to search for unknown bugs.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Checks of random operations against random winners: who is refused, and what can make no difference."""
+"""Checks of random operations against random winners: which are refused, and what must not make a difference."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def far(path: str) -> DataFile:
 
 
 def irrelevant(at: int, kind: str) -> Change:
-    """Another writer's commit that has to do with neither the files nor the filters of anybody."""
+    """Another writer's commit, unrelated to the files and filters of the operation."""
     entry = Entry(Status.ADDED, far(f"far-{at}"), at, at, at)
     match kind:
         case "append":
@@ -62,7 +62,7 @@ def test_serializable_asks_for_everything_that_snapshot_asks_for(kind: Kind) -> 
 
 @MORE
 @given(worlds(), st.data())
-def test_two_writers_of_the_same_rows_are_told_the_same_whoever_comes_first(base: World, data: st.DataObject) -> None:
+def test_two_writers_of_the_same_rows_get_the_same_conflict_in_either_order(base: World, data: st.DataObject) -> None:
     kinds = ("mark", "copy", "compact")
     one, other = drawn(data, base, kinds), drawn(data, base, kinds)
     refused = []
@@ -144,7 +144,7 @@ def test_what_snapshot_isolation_refuses_serializable_refuses_too(base: World, d
 
 @MORE
 @given(worlds(), st.data())
-def test_a_rewrite_without_a_record_stops_whoever_takes_rows_out_of_its_files(base: World, data: st.DataObject) -> None:
+def test_a_rewrite_without_lineage_stops_deletes_of_rows_of_its_files(base: World, data: st.DataObject) -> None:
     mine = drawn(data, base, ("mark", "copy"))
     now = base.copy()
     theirs = drawn(data, now, ("compact",))

@@ -96,7 +96,9 @@ def test_what_is_decoded_is_what_was_encoded(
 
 @settings(max_examples=50)
 @given(writes, st.lists(bundles, min_size=1, max_size=2).map(tuple), identities)
-def test_of_many_files_the_manifests_travel(write: Write, made: tuple[Bundle, ...], identity: Identity) -> None:
+def test_an_operation_with_many_files_is_queued_with_manifests(
+    write: Write, made: tuple[Bundle, ...], identity: Identity
+) -> None:
     many = replace(write, added=write.added * (MOST_FILES + 1))
     body = encode(DelegatedCommit(many), identity, lambda: made)
     assert body is not None
@@ -109,7 +111,7 @@ def test_of_many_files_the_manifests_travel(write: Write, made: tuple[Bundle, ..
 def test_a_damaged_ticket_is_not_understood_or_is_another_operation(
     write: Write, identity: Identity, data: st.DataObject
 ) -> None:
-    """Its own writer gets it back; nobody else's commit dies of it (P4)."""
+    """It is returned to its writer; no other commit fails because of it (P4)."""
     body = bytearray(encode(DelegatedCommit(write), identity, no_bundles) or b"")
     where = data.draw(st.integers(0, len(body) - 1))
     body[where] ^= data.draw(st.integers(1, 255))
@@ -135,7 +137,7 @@ def test_other_bytes_and_versions_are_not_understood(body: bytes, version: int) 
 
 @settings(max_examples=100)
 @given(writes, st.sampled_from(["removed", "removed_deletes", "copies", "moved", "positions", "snapshot_id", "owned"]))
-def test_only_operations_that_name_nothing_of_others_travel(write: Write, what: str) -> None:
+def test_only_operations_without_references_to_other_files_are_delegable(write: Write, what: str) -> None:
     file = replace(write.added[0], content=Content.DATA)
     odd = {
         "removed": {"removed": (file,)},

@@ -86,7 +86,7 @@ def test_p16_a_filter_whose_column_is_gone_or_another_one_is_refused(condition: 
 @settings(max_examples=150)
 @given(CONDITIONS, ROWS)
 def test_a_filter_that_is_read_again_from_its_text_is_the_same(condition: str, rows: list[dict[str, Any]]) -> None:
-    """Deletes leave their condition as text for those who append meanwhile (P23)."""
+    """Deletes keep their condition as text for concurrent appends (P23)."""
     first = parse_filter(condition, schema(NAMES))
     again = parse_filter(first.text, schema(NAMES))
     assert again.mask(table(rows, schema(NAMES))).to_pylist() == first.mask(table(rows, schema(NAMES))).to_pylist()

@@ -133,7 +133,7 @@ def built(root: Path, shape: list[tuple[int, list[Row], str]], data: st.DataObje
         for row in rows:
             parts.setdefault(repr(partition_of(row, spec)), []).append(row)
         new = [_file(table, found, spec, real=real) for found in parts.values()]
-        # A delete by position reaches files of its own commit, too.
+        # A delete by position also applies to files of its own commit.
         table.commit([*new, *([_positions(table, data, new)] if deletes == "together" else [])])
         if deletes == "key":
             table.commit([_keys(table, data.draw(st.lists(IDS, min_size=1, max_size=2)), data, real=real)])
@@ -224,7 +224,7 @@ def check_deletes(table: Table, task: FileTask, match: list[bool]) -> None:
         if deletes.file_path in applied:
             assert table.reaches(deletes, task.file)
         else:
-            # A delete that takes out only rows that nobody asks for may be left aside.
+            # A delete of rows that the filter excludes may be left out.
             assert not table.hits(deletes, task.file) & wanted
 
 

@@ -1,4 +1,4 @@
-"""Operations that are carried over what others did: the rows that are there afterwards are those that should be."""
+"""Operations that are rebased over concurrent changes: the resulting rows are the expected ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MORE = settings(max_examples=250)
 
 @dataclass
 class Race:
-    """One operation, planned on ``base``, and the changes that have made ``now`` of it meanwhile."""
+    """One operation, planned on ``base``, and the concurrent changes that led to ``now``."""
 
     base: World
     now: World
@@ -65,7 +65,7 @@ def must_conflict(race: Race) -> bool:
     """A row that I change must be there as it was, and one that I delete must not live on with other values."""
     deleted, moved, _ = named(race.base, race.mine)
     if race.mine.kind is Kind.UPSERT:
-        # What others deleted, it puts there anew.
+        # Rows that were deleted concurrently are added again.
         return bool(moved & (race.now.changed | race.now.by_key))
     return bool(moved - race.now.rows().keys() or deleted & race.now.changed)
 
@@ -86,14 +86,14 @@ def test_p26_rows_end_up_as_if_each_commit_had_been_made_after_the_other(race: R
     after = race.now.copy()
     after.take(race.mine, carried)
     assert after.rows().keys() == expected
-    # By whom a row that is replaced by key was deleted is only found out when somebody leaves it out of a copy.
+    # Whether a row that is replaced by key was already deleted shows only when a copy omits it.
     gone = deleted - race.now.rows().keys()
     assert len(gone - race.now.by_key) <= carried.gone_already <= len(gone)
 
 
 @MORE
 @given(races(("compact",), ("mark", "copy", "drop", "key", "add")))
-def test_p26_a_rewrite_changes_no_row_whatever_others_did(race: Race) -> None:
+def test_p26_a_rewrite_changes_no_row_whatever_other_writers_did(race: Race) -> None:
     carried = race.carried()
     assert carried.conflicts == ()
     after = race.now.copy()
@@ -117,15 +117,15 @@ def test_two_rewrites_of_one_file_never_land_both(race: Race) -> None:
 
 @MORE
 @given(races(("copy", "compact"), KINDS))
-def test_p26_the_record_of_a_carried_copy_says_where_each_row_was_at_the_head(race: Race) -> None:
-    """Whoever read the head follows its rows through my copies by this record."""
+def test_p26_the_lineage_of_a_rebased_copy_has_the_positions_at_the_head(race: Race) -> None:
+    """An operation based on the head tracks its rows through the copies by this lineage."""
     carried = race.carried()
     if carried.conflicts:
         return
     lineage = carried.lineage or race.mine.lineage
     places = race.now.rows()
     deleted, moved, copied = named(race.base, race.mine)
-    told = set()
+    tracked = set()
     # A copy of which no row is wanted any more is not put into the table.
     for path in {file.file_path for file in carried.added} & lineage.outputs.keys():
         for name, (at, source) in zip(
@@ -133,14 +133,14 @@ def test_p26_the_record_of_a_carried_copy_says_where_each_row_was_at_the_head(ra
         ):
             if at not in carried.positions.get(path, ()):
                 assert places[name] == source
-                told.add(name)
+                tracked.add(name)
     whole = {file.file_path for file in carried.removed}
     changed = {race.now.files[path][at] for path, rows in lineage.changed.items() for at in rows}
     for name, (path, _) in places.items():
         if path in whole:
-            assert name in told | changed | deleted, f"nobody can find row {name} of {path} again"
+            assert name in tracked | changed | deleted, f"row {name} of {path} is lost"
             assert (name in changed) == (name in moved)
-            assert (name in told) == (name in copied)
+            assert (name in tracked) == (name in copied)
 
 
 @MORE
@@ -164,10 +164,10 @@ def test_p26_a_delete_finds_its_rows_through_two_rewrites_in_a_row(data: st.Data
 
 
 @given(worlds(), st.data())
-def test_nothing_moves_an_operation_where_nobody_touched_its_files(world: World, data: st.DataObject) -> None:
+def test_an_operation_is_unchanged_if_its_files_are(world: World, data: st.DataObject) -> None:
     mine = data.draw(operations(world).filter(lambda write: write is not None))
     assert mine is not None
-    # Who deletes all rows of a file by position may as well remove it.
+    # An operation that deletes all rows of a file by position may also remove the file.
     assume(all(len(rows) < len(world.files[path]) for path, rows in mine.positions.items()))
     now = world.copy()
     append = data.draw(operations(now, ("add",)))

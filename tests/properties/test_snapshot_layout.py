@@ -93,7 +93,7 @@ def test_the_totals_of_a_history_are_the_sums_over_the_files_that_are_there(data
 
 
 @given(st.data())
-def test_a_total_that_nobody_knows_stays_unknown(data: st.DataObject) -> None:
+def test_an_unknown_total_stays_unknown(data: st.DataObject) -> None:
     known = data.draw(st.sets(st.sampled_from(["data-files", "records", "files-size", "delete-files"])))
     parent = Snapshot(1, None, 1, 1, None, {f"total-{key}": "7" for key in known})
     summary = summary_counts(Effect(Kind.APPEND, (DataFile("f", 2, 5),)), parent)

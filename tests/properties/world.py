@@ -1,4 +1,4 @@
-"""A table whose rows have names, so that it is known at any time which of them there are, whatever became of its files.
+"""A table whose rows have names, so that the live rows are known whatever happens to the files.
 
 It plays both sides of a race: operations that were planned on it, and winners' changes that landed since.
 """
@@ -75,7 +75,7 @@ class World:
     # Winners
 
     def land(self, write: Write) -> Change:
-        """What others see of an operation that lands unchanged, which this one does."""
+        """The change of an operation that lands unchanged, as this one does."""
         self.number += 1
         entries = self._entries
         operation = _operation(write)
@@ -186,8 +186,8 @@ def worlds(draw: st.DrawFn) -> World:
 
 
 KINDS = ("mark", "copy", "drop", "compact")
-"""Position deletes, copies of files but for some rows, files that go, files that are put together. There are, too:
-"put" (rows that are replaced, or come anew), "key" (rows that are replaced by key) and "add" (new rows)."""
+"""Position deletes, copies of files without some rows, removed files, compacted files. There are also "put" (rows that
+are replaced or added), "key" (rows that are replaced by key) and "add" (new rows)."""
 
 
 @st.composite

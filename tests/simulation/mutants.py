@@ -14,18 +14,18 @@ from mutants.mutant import Mutant, installed
 
 QUICK = (
     "the expected value is not compared",
-    "what was committed is called withdrawn",
+    "a committed ticket can be withdrawn",
     "a lost answer is a lost race",
-    "an unknown swap is searched for, not sent again",
-    "a reservation is waited for without end",
+    "an unknown swap is searched and not sent again",
+    "writers wait forever for a reservation",
     "staged rows are not synced",
     "no conflict between rows is seen",
-    "rows that others took out come back in a copy",
-    "rows that were read may be joined by others",
+    "rows deleted concurrently come back in a copy",
+    "rows may be added to those that were read",
 )
 """Mutants that are noticed soon."""
 NOTICED = Path(__file__).parent / "noticed.json"
-"""By mutant: the scene and the seed that noticed it, and the rule that it broke; or in how many seeds none did."""
+"""Mutant → the scene and seed that noticed it and the broken rule, or the number of seeds that did not."""
 
 
 def called(name: str) -> Mutant:
@@ -39,7 +39,7 @@ def recorded() -> dict[str, dict[str, Any]]:
 
 
 def record(results: Mapping[str, Mapping[str, Any]]) -> None:
-    """Keep what is new beside what was known of others that are still listed."""
+    """Add new results to those of mutants that are still listed."""
     known = {**recorded(), **results}
     kept = {each.name: known[each.name] for each in MUTANTS if each.name in known and not each.unseen}
     NOTICED.write_text(json.dumps(kept, indent=1) + "\n")

@@ -1,6 +1,4 @@
-"""The simulator itself: the same seed is the same run, every fault strikes, no rule is broken, and what is broken on
-purpose is noticed.
-"""
+"""The simulator: equal seeds give equal runs, every fault strikes, no rule is broken, and mutants are noticed."""
 
 from __future__ import annotations
 
@@ -56,7 +54,7 @@ def test_processes_die_at_every_phase(report: Report, phase: str) -> None:
     assert report.faults[f"crash when {phase}"] > 0
 
 
-def test_combiners_stall_with_the_turn(report: Report) -> None:
+def test_leaders_stall_with_the_commit_lock(report: Report) -> None:
     assert report.faults["combiner stall"] > 0
 
 
@@ -65,7 +63,7 @@ def test_combiners_stall_with_the_turn(report: Report) -> None:
     ["append", "overwrite", "delete", "update", "upsert", "compact", "cherry_pick", "fast_forward", "add_column"],
 )
 def test_every_verb_lands(report: Report, verb: str) -> None:
-    assert report.told[f"{verb} committed"] > 0
+    assert report.outcomes[f"{verb} committed"] > 0
 
 
 def test_the_same_seed_is_the_same_history_in_every_process() -> None:
@@ -96,7 +94,7 @@ def test_no_rule_is_broken_in_other_scenes(scene: str) -> None:
     assert report.commits > 60
 
 
-def test_on_others_catalogs_nobody_stands_in_line() -> None:
+def test_on_third_party_catalogs_no_writer_queues() -> None:
     ours, theirs = (campaign(replace(SCENES[scene], steps=20), seeds=5) for scene in ("usual", "rest"))
     assert ours.faults["crash when queued"] + ours.faults["stall when queued"] > 0
     assert theirs.faults["crash when queued"] + theirs.faults["stall when queued"] == 0
@@ -118,13 +116,13 @@ def test_a_failing_case_is_shrunk_to_one_that_breaks_the_same_rule() -> None:
 
 
 @pytest.mark.parametrize("name", QUICK)
-def test_a_guard_that_is_taken_out_is_missed(name: str) -> None:
+def test_a_removed_guard_is_noticed(name: str) -> None:
     assert first_that_notices(called(name), seeds=40, first=recorded()[name]["seed"]) is not None
 
 
 @pytest.mark.parametrize("path", sorted(SEEDS.glob("*.json")), ids=lambda path: path.stem)
 def test_a_kept_case_breaks_its_rule_without_its_guard_and_none_with_it(path: Path) -> None:
-    """It fails, too, when a change of the simulator makes another run of the case: ``--keep`` finds a new one."""
+    """It also fails if a change of the simulator makes the case another run: ``--keep`` finds a new one."""
     kept = json.loads(path.read_text())
     case = Case.from_json(kept["case"])
     assert [str(each) for each in simulate(case).violations] == []
@@ -133,8 +131,14 @@ def test_a_kept_case_breaks_its_rule_without_its_guard_and_none_with_it(path: Pa
 
 
 def test_actors_can_be_left_out() -> None:
-    told = simulate(Case(3, 30, QUIET, actors=("appender",))).told
-    assert set(told) <= {"append committed", "append failed", "delete committed", "delete unchanged", "delete failed"}
+    outcomes = simulate(Case(3, 30, QUIET, actors=("appender",))).outcomes
+    assert set(outcomes) <= {
+        "append committed",
+        "append failed",
+        "delete committed",
+        "delete unchanged",
+        "delete failed",
+    }
 
 
 def test_steps_can_be_left_out() -> None:

@@ -1,7 +1,7 @@
 """Every pair of operations, what must come of it, and two ways to make it happen without waiting for anything.
 
 A model says what must come of it: a table is a set of row versions, an operation decides on the table it saw
-(``decide``) and that decision lands on the table others left (``land``). ``BY_HAND`` says the same once more, written
+(``decide``) and that decision lands on a later head (``land``). ``BY_HAND`` says the same once more, written
 down by a person; the two must agree. Then each pair is run on a real lake and compared with the model.
 """
 
@@ -65,10 +65,10 @@ class Effect:
     moved: frozenset[Version] = frozenset()
     """Rows that live on with other values, which are in ``added``."""
     keys: frozenset[int] = frozenset()
-    """Whatever has one of these keys when the decision lands goes, too (equality deletes)."""
+    """Every row with one of these keys when the decision lands is also deleted (equality deletes)."""
     added: tuple[Row, ...] = ()
     asked: Where | None = None
-    """Which rows it was told to take out."""
+    """The condition of its deletes."""
     is_append: bool = False
     is_rewrite: bool = False
     puts_in_place: bool = False
@@ -102,9 +102,9 @@ class Outcome:
     state: State
     """The table afterwards."""
     may_be_idle: bool = False
-    """Mine found nothing left to do, so that a snapshot of it is as good as none."""
+    """Mine had nothing left to do, so a snapshot of it is optional."""
     excused: bool = False
-    """It would be right to land, but one of several winners alone would be in the way: a refusal is no mistake."""
+    """Landing would be correct, but one of several winners alone is a conflict: a refusal is not a mistake."""
 
 
 def judge(mine: Op, theirs: Sequence[Op], isolation: Isolation) -> Outcome:
@@ -323,7 +323,7 @@ def _operations() -> Iterator[Op]:
 OPERATIONS: dict[str, Op] = {op.name: op for op in _operations()}
 
 SEED_FILES: tuple[tuple[Row, ...], ...] = (
-    # Row 8 is deleted and row 3 upserted right after: files with deletes on them are what others find in real tables.
+    # Row 8 is deleted and row 3 upserted right after: real tables have files with deletes on them.
     (Row(1, "A", 10), Row(2, "A", 20), Row(3, "A", -3), Row(8, "A", 80)),
     (Row(4, "A", 40), Row(5, "A", 50)),
     (Row(11, "B", 110), Row(12, "B", 120)),
@@ -335,7 +335,7 @@ SEEDED = State(
     branch=frozenset(Version(row, "seed") for row in (*_LIVE, SEED_UPSERT)),
 )
 
-# Written by a person from the rules. One line for each of mine, one column for each of theirs.
+# Written by hand from the rules. One line for each of mine, one column for each of theirs.
 #   .  both land      s  mine fails at serializable, lands at snapshot      x  mine fails at both levels
 BY_HAND = """
                 append_A
@@ -413,7 +413,7 @@ class Mode(enum.StrEnum):
 
 
 class Driver(enum.StrEnum):
-    """How mine comes to be decided before theirs lands, and to be committed after it."""
+    """How mine is decided before theirs lands, and committed after it."""
 
     TRANSACTION = "transaction"
     """A transaction is pinned first; then theirs commits; then mine is written and committed in the transaction."""

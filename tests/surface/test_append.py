@@ -163,7 +163,9 @@ def test_p15_files_stay_under_the_spec_they_were_staged_with(table: frazil.Table
     assert table.pyiceberg().scan("b = 'y'").to_arrow().num_rows == 1
 
 
-def test_p16_two_writers_who_add_different_columns_keep_their_values_apart(table: frazil.Table, tmp_path: Path) -> None:
+def test_p16_two_writers_that_add_different_columns_keep_their_values_apart(
+    table: frazil.Table, tmp_path: Path
+) -> None:
     other = frazil.connect(str(tmp_path / "lake")).table("ns.t")
 
     def theirs() -> None:
@@ -176,7 +178,7 @@ def test_p16_two_writers_who_add_different_columns_keep_their_values_apart(table
     ]
 
 
-def test_p16_a_column_i_wrote_and_others_dropped_meanwhile_aborts(table: frazil.Table) -> None:
+def test_p16_a_written_column_dropped_concurrently_aborts(table: frazil.Table) -> None:
     def drop() -> None:
         with table.pyiceberg().update_schema() as update:
             update.delete_column("n")
@@ -187,12 +189,12 @@ def test_p16_a_column_i_wrote_and_others_dropped_meanwhile_aborts(table: frazil.
     assert unreferenced_files(table) == set()
 
 
-def test_p16_a_column_that_my_rows_do_not_have_may_go_meanwhile(table: frazil.Table) -> None:
+def test_p16_a_column_without_values_may_be_dropped_concurrently(table: frazil.Table) -> None:
     table.append([{"a": "x"}, {"a": "y", "n": None}], on_phase=once(Phase.PREPARED, lambda: table.drop_column("n")))
     assert rows(table) == [{"a": "x", "b": None}, {"a": "y", "b": None}]
 
 
-def test_p16_a_nested_column_dropped_meanwhile_aborts(lake: frazil.Lake) -> None:
+def test_p16_a_nested_column_dropped_concurrently_aborts(lake: frazil.Lake) -> None:
     table = lake.create_table("ns.nested", "s struct<x: int, y: int>")
 
     def drop() -> None:
@@ -214,7 +216,7 @@ def test_p16_a_column_that_must_not_be_null_any_more_refuses_nulls_and_takes_val
     assert len(rows(table)) == 1
 
 
-def test_a_column_renamed_meanwhile_keeps_its_values(table: frazil.Table) -> None:
+def test_a_column_renamed_concurrently_keeps_its_values(table: frazil.Table) -> None:
     def rename() -> None:
         with table.pyiceberg().update_schema() as update:
             update.rename_column("n", "number")
@@ -236,7 +238,7 @@ def test_merge_schema_adds_and_widens(lake: frazil.Lake) -> None:
         table.append([{"id": 3, "extra": "text"}], merge_schema=True)
 
 
-def test_a_race_with_pyiceberg_loses_nothing_and_leaves_nothing_of_ours(table: frazil.Table) -> None:
+def test_a_race_with_pyiceberg_loses_nothing_and_leaves_no_file(table: frazil.Table) -> None:
     def theirs() -> None:
         table.pyiceberg().append(pa.table({"a": ["p"], "b": ["p"], "n": pa.array([0], pa.int64())}))
 

@@ -72,7 +72,7 @@ def test_a_branch_is_made_written_and_published_in_one_commit(lake: frazil.Lake,
 # Picking
 
 
-def test_snapshots_are_picked_one_by_one_over_what_main_did_meanwhile(table: frazil.Table) -> None:
+def test_snapshots_are_picked_one_by_one_over_concurrent_changes_of_main(table: frazil.Table) -> None:
     appended = table.append([{"id": 9, "v": 9}], branch="audit")
     deleted = table.delete("id = 0", branch="audit")
     updated = table.update({"v": "v + 10"}, "id = 1", branch="audit", mode="merge-on-read")
@@ -113,7 +113,7 @@ def test_a_picked_delete_of_a_row_that_main_changed_is_a_conflict(table: frazil.
     assert values(table, "audit") == {1: 1, 2: 2, 3: 3}
 
 
-def test_two_who_pick_the_same_snapshot_add_its_rows_once(table: frazil.Table) -> None:
+def test_two_picks_of_the_same_snapshot_add_its_rows_once(table: frazil.Table) -> None:
     appended = table.append([{"id": 9, "v": 9}], branch="audit")
     snapshot_id = appended.snapshot_id
     assert snapshot_id is not None

@@ -1,4 +1,4 @@
-"""Every (mine × theirs × isolation) of the operations, on real tables: who lands, and which rows are there then."""
+"""Every (mine × theirs × isolation) of the operations, on real tables: which lands, and the resulting rows."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_the_model_has_the_rows_that_a_person_expects(
     assert list(case(mine, theirs, isolation).rows) == sorted(rows)
 
 
-def test_at_serializable_what_lands_is_theirs_and_then_mine() -> None:
+def test_at_serializable_the_result_is_that_of_one_after_the_other() -> None:
     for given in cases(IN_TRANSACTIONS):
         if given.isolation == "serializable" and given.verdict == "both":
             after_theirs = land(SEEDED, OPERATIONS[given.theirs].decide(SEEDED), "theirs")
@@ -91,7 +91,7 @@ BEYOND_SERIAL_ORDER = {
     # The documents ask for it (P23).
     *itertools.product(["append_A"], ["overwrite_A", "replace_A", "delete_A", "delete_high"]),
     *itertools.product(["append_B"], ["overwrite_B", "replace_B", "delete_B", "delete_high"]),
-    # One row, written by both: whoever deletes it did not know that it moves.
+    # One row, written by both: the delete did not know that the row moves.
     *itertools.product(["overwrite_A", "replace_A", "delete_A"], ["move_1_to_B"]),
     # No rows are at stake, but work: the files that the second one planned for are gone.
     ("compact", "compact"),
@@ -119,7 +119,7 @@ def test_a_real_seed_has_the_rows_of_the_models(partitioned: bool, mode: Mode) -
     assert visible(SEEDED)[0] == [*A, *B]
 
 
-# The documents' own table, by name, whoever commits second
+# The documents' own table, by name, in both orders
 
 
 DOCUMENTED: dict[str, tuple[str, str, Verdict]] = {
@@ -147,7 +147,7 @@ def test_the_documents_table(name: str, first_is_mine: bool, driver: Driver) -> 
 
 
 @pytest.mark.parametrize("given", cases(IN_TRANSACTIONS), ids=str)
-def test_every_pair_in_a_transaction_pinned_before_theirs(given: Case) -> None:
+def test_every_pair_in_a_transaction_pinned_before_the_other_commit(given: Case) -> None:
     check(IN_TRANSACTIONS, given)
 
 

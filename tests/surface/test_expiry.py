@@ -1,4 +1,4 @@
-"""Snapshots expire: what is forgotten, who may still name it, and writers whose base went meanwhile (rule P18)."""
+"""Snapshots expire: what is removed, what may still refer to it, and writers whose base expired (rule P18)."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_branches_and_tags_have_rules_of_their_own(table: frazil.Table) -> None:
     assert set(ids(table)) == {first, second, third, newest}
 
 
-# Expiry and refs, whoever is second (R10)
+# Expiry and refs, in both orders (R10)
 
 
 def old_and_new(table: frazil.Table) -> int:
@@ -139,7 +139,7 @@ def old_and_new(table: frazil.Table) -> int:
 
 
 @pytest.mark.parametrize("verb", ["create_tag", "create_branch"])
-def test_r10_expiry_keeps_what_was_named_meanwhile(lake: frazil.Lake, table: frazil.Table, verb: str) -> None:
+def test_r10_expiry_keeps_what_was_referred_to_concurrently(lake: frazil.Lake, table: frazil.Table, verb: str) -> None:
     expiry_after_a_name(lake, table, verb)
 
 
@@ -164,7 +164,7 @@ def a_name_after_expiry(lake: frazil.Lake, table: frazil.Table, verb: str) -> No
     late = lake.transaction()
     getattr(late.table(NAME), verb)("audit", old)
     table.expire_snapshots(FUTURE)
-    with pytest.raises(frazil.ConflictError, match=f"snapshot {old} is not kept any more: it has expired") as caught:
+    with pytest.raises(frazil.ConflictError, match=f"snapshot {old} has expired") as caught:
         late.commit()
     assert [each.check for each in caught.value.conflicts] == ["refs unchanged"]
     assert "audit" not in table.refs
@@ -192,7 +192,7 @@ def test_expiry_and_writes_in_one_transaction(lake: frazil.Lake, table: frazil.T
     assert table.pyiceberg().metadata.snapshot_log[-1].snapshot_id == head(table)
 
 
-# A writer whose base expired under it (rules P18 and P25)
+# A writer whose base expired concurrently (rules P18 and P25)
 
 Write = Callable[[TransactionTable], object]
 WRITES: dict[str, tuple[Write, dict[int, int]]] = {
@@ -216,7 +216,7 @@ MORE = {number: number for number in range(10, 15)}
 
 
 def expired_since(lake: frazil.Lake, write: Write, others: Callable[[frazil.Table], object], kept: int = 1) -> None:
-    """Commit a write after others have done their part and everything before their last snapshots has expired."""
+    """Commit a write after other commits, when all snapshots before the last ones have expired."""
     table = lake.table(NAME)
     base = head(table)
     late = lake.transaction()

@@ -1,4 +1,4 @@
-"""Writers who meet are committed together: exact meetings, by holding the turn until all of them stand in line."""
+"""Concurrent writers are committed together. Tests hold the commit lock until all writers are queued."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def locks_of(lake: frazil.Lake) -> CommitLocks:
 
 
 def expect_others(lake: frazil.Lake) -> None:
-    """As if this process had just met other writers of the table."""
+    """As if this process had just seen other writers of the table."""
     contention_of(queue_of(lake)).saw_others(place(lake), SYSTEM.monotonic() + 60)
 
 
@@ -95,19 +95,19 @@ def place(lake: frazil.Lake) -> str:
 
 
 def lose_tickets(patch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
-    """New tickets do not arrive, and nobody knows; what they were put in with, to let them arrive later."""
-    under_way: list[tuple[Any, ...]] = []
+    """New tickets do not arrive, with an unknown outcome. Returns their arguments, so that they can arrive later."""
+    in_flight: list[tuple[Any, ...]] = []
 
     def cut_off(*arguments: Any) -> None:
-        under_way.append(arguments)
+        in_flight.append(arguments)
         raise OutcomeUnknown("the connection broke")
 
     patch.setattr(SqlQueue, "_insert", cut_off)
-    return under_way
+    return in_flight
 
 
 def go_away_at_the_swap(lake: frazil.Lake, patch: pytest.MonkeyPatch, *, has_landed: bool) -> None:
-    """The next swap lands, or not; nobody is told, and the catalog is away from then on."""
+    """The next swap lands, or not; its answer is lost, and the catalog is unreachable afterwards."""
     swap, load = lake.catalog.swap, lake.catalog.load
     away = threading.Event()
 
@@ -127,7 +127,7 @@ def go_away_at_the_swap(lake: frazil.Lake, patch: pytest.MonkeyPatch, *, has_lan
 
 
 class Meeting:
-    """Holds the table's turn until everybody stands in line."""
+    """Holds the table's commit lock until all writers are queued."""
 
     def __init__(self, lake: frazil.Lake) -> None:
         self.lake = lake
@@ -143,7 +143,7 @@ class Meeting:
                 self._queued.release()
 
         future = self._pool.submit(write, *args, on_phase=on_phase, **options)
-        assert self._queued.acquire(timeout=60), future.exception(0) if future.done() else "it does not stand in line"
+        assert self._queued.acquire(timeout=60), future.exception(0) if future.done() else "it is not queued"
         return future
 
     def close(self) -> None:
@@ -165,7 +165,7 @@ def meeting(lake: frazil.Lake) -> Iterator[Meeting]:
 
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody goes ahead without the turn while a meeting gathers; and no gap is left for strangers."""
+    """No writer goes ahead without the commit lock while others queue, and no gap is left for foreign writers."""
     monkeypatch.setattr(queued_writer, "_STANDSTILL_S", 600.0)
     monkeypatch.setattr(queued_writer, "_GAPS_WITHOUT", 0.0)
 
@@ -190,7 +190,7 @@ def test_appends_that_meet_share_one_snapshot(lake: frazil.Lake) -> None:
     assert GROUP_DIGEST in summary
 
 
-def test_p17_history_names_each_of_those_who_share_a_snapshot(lake: frazil.Lake) -> None:
+def test_p17_history_names_each_commit_of_a_shared_snapshot(lake: frazil.Lake) -> None:
     table = lake.table("shop.events")
     with meeting(lake) as met:
         futures = [met.write(table.append, rows(number), commit_id=f"c{number}") for number in (1, 2, 3)]
@@ -234,7 +234,7 @@ def test_who_wants_a_snapshot_of_its_own_gets_it_in_the_same_swap(lake: frazil.L
 
 
 @pytest.mark.parametrize("most_files", [0, 100])
-def test_large_operations_bring_their_own_manifests(
+def test_large_operations_write_their_own_manifests(
     lake: frazil.Lake, monkeypatch: pytest.MonkeyPatch, most_files: int
 ) -> None:
     monkeypatch.setattr(delegation, "MOST_FILES", most_files)
@@ -262,7 +262,7 @@ def test_large_operations_bring_their_own_manifests(
     assert ids_in(table) == [1, 11, 20, 21, 30, 31]
 
 
-def test_large_upserts_bring_their_own_manifests(lake: frazil.Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_upserts_write_their_own_manifests(lake: frazil.Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delegation, "MOST_FILES", 0)
     table = lake.table("shop.events")
     table.upsert(rows(1, 2, 3, x="first"))
@@ -311,11 +311,11 @@ def test_manifests_of_groups_are_merged_beside_them(lake: frazil.Lake) -> None:
     assert max(counts) < 4
     by_others = [each.operation for each in table.history()]
     assert by_others.count("append") == 10
-    assert by_others.count("replace") >= 2, "each of them a commit of its own, as nobody else came by"
+    assert by_others.count("replace") >= 2, "each of them a commit of its own, as there were no other writers"
     assert _metadata_files(lake) == _named_manifests(lake)
 
 
-def test_a_merge_of_manifests_comes_along_with_others(lake: frazil.Lake) -> None:
+def test_a_merge_of_manifests_is_committed_in_a_group(lake: frazil.Lake) -> None:
     table = lake.table("shop.events")
     for number in range(4):
         table.append(rows(number))
@@ -333,7 +333,7 @@ def test_a_merge_of_manifests_comes_along_with_others(lake: frazil.Lake) -> None
         appending = met.write(table.append, rows(10))
         late = pool.submit(send, again)
         assert queued.acquire(timeout=60)
-    # Whoever has the turn, one of the two merges is too late.
+    # Whichever writer leads, one of the two merges is too late.
     failed = [each for each in (merging, late) if each.exception() is not None]
     (landed,) = (each for each in (merging, late) if each not in failed)
     assert [str(each.exception()).count("no longer in the table") for each in failed] == [1]
@@ -346,7 +346,7 @@ def test_a_merge_of_manifests_comes_along_with_others(lake: frazil.Lake) -> None
     assert ids_in(table) == [0, 1, 3, 10]
 
 
-def test_a_merge_of_manifests_that_somebody_changes_meanwhile_leaves_nothing(lake: frazil.Lake) -> None:
+def test_a_merge_of_manifests_changed_concurrently_leaves_nothing(lake: frazil.Lake) -> None:
     table = lake.table("shop.events")
     for number in range(4):
         table.append(rows(number))
@@ -373,7 +373,7 @@ def _manifests(lake: frazil.Lake) -> list[Manifest]:
     return list(read_manifest_list(lake.storage, newest.manifest_list))
 
 
-def test_p11_a_sinks_mark_travels_with_its_batch(lake: frazil.Lake) -> None:
+def test_p11_a_sinks_mark_is_committed_with_its_batch(lake: frazil.Lake) -> None:
     table = lake.table("shop.events")
 
     def write(sink: str, batch: int, *ids: int, on_phase: Any) -> Any:
@@ -458,8 +458,8 @@ def test_a_conflict_fails_alone(lake: frazil.Lake) -> None:
     table.append(rows(1, 2))
     with meeting(lake) as met:
         futures = {number: met.write(table.append, rows(number)) for number in (7, 8, 9)}
-        # Those who wait based theirs on what was there before; the delete lands before all of them.
-        # It is one attempt, as of a writer that knows nothing of the queue.
+        # The queued appends have an older base; the delete lands before all of them.
+        # It is one attempt, as of a writer without the queue.
         table.delete("id in (1, 8)", retry=frazil.Retry.none(), isolation="snapshot")
     with pytest.raises(frazil.ConflictError, match="a concurrent delete"):
         futures[8].result()
@@ -468,9 +468,7 @@ def test_a_conflict_fails_alone(lake: frazil.Lake) -> None:
     assert ids_in(table) == [2, 7, 9]
 
 
-def test_p4_who_comes_along_is_checked_against_who_takes_it_along(
-    lake: frazil.Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_p4_a_member_is_checked_against_its_leader(lake: frazil.Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queued_writer, "_MAX_YIELDS", 1_000_000)
     table = lake.table("shop.events")
     table.append(rows(1, 2))
@@ -484,7 +482,7 @@ def test_p4_who_comes_along_is_checked_against_who_takes_it_along(
     assert ids_in(table) == [2, 9]
 
 
-def test_an_operation_that_reads_takes_the_others_along(lake: frazil.Lake) -> None:
+def test_an_operation_that_reads_can_lead_a_group(lake: frazil.Lake) -> None:
     table = lake.table("shop.events")
     table.append(rows(1, 2))
     with meeting(lake) as met:
@@ -497,8 +495,8 @@ def test_an_operation_that_reads_takes_the_others_along(lake: frazil.Lake) -> No
     assert deleted.snapshot_id != done[0].snapshot_id
 
 
-def test_who_has_reserved_the_turn_gets_it_before_newcomers(lake: frazil.Lake) -> None:
-    """Appends come in a stream that never ends, each with the turn free for it; the delete commits all the same."""
+def test_a_writer_that_has_reserved_the_lock_gets_it_before_newcomers(lake: frazil.Lake) -> None:
+    """Appends follow each other without end, and each finds the commit lock free; the delete still commits."""
     table = lake.table("shop.events")
     table.append(rows(1, 2))
     expect_others(lake)
@@ -509,7 +507,7 @@ def test_who_has_reserved_the_turn_gets_it_before_newcomers(lake: frazil.Lake) -
     reserved = queue_of(lake).first(place(lake))
     assert reserved is not None
     assert reserved.ticket.is_reservation
-    # The turn is free, the one who reserved it asleep: who comes now leaves it, and wakes the sleeper.
+    # The lock is free, and its reserving writer sleeps: a newcomer yields and notifies it.
     release()
     done = table.append(rows(5))
     deleted = deleting.result(timeout=60)
@@ -521,7 +519,7 @@ def test_who_has_reserved_the_turn_gets_it_before_newcomers(lake: frazil.Lake) -
     assert queue_of(lake).first(place(lake)) is None
 
 
-def test_p3_a_reservation_of_a_dead_writer_stops_nobody(lake: frazil.Lake) -> None:
+def test_p3_a_reservation_of_a_dead_writer_stops_no_other_writer(lake: frazil.Lake) -> None:
     table = lake.table("shop.events")
     expect_others(lake)
     dead = QueuedCommit("dead", lake.catalog.load(NAME).metadata.uuid, "dead", RESERVATION, b"", "", place(lake))
@@ -556,7 +554,7 @@ def test_a_reservation_does_not_outlive_its_write(lake: frazil.Lake, verb: str) 
 def test_p9_a_ticket_tells_that_a_swap_has_landed_whose_answer_was_lost(
     lake: frazil.Lake, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
-    """Without it this would be an unknown outcome: nobody can read the head any more."""
+    """Without it this would be an unknown outcome: the head cannot be read any more."""
     table = lake.table("shop.events")
     table.append(rows(1, 2))
     catalog, sent = lake.catalog, lake.catalog.swap
@@ -581,7 +579,7 @@ def test_p9_a_ticket_tells_that_a_swap_has_landed_whose_answer_was_lost(
     assert _metadata_files(lake) == _named_manifests(lake)
 
 
-def test_a_column_that_is_dropped_meanwhile_fails_alone(lake: frazil.Lake) -> None:
+def test_a_column_that_is_dropped_concurrently_fails_alone(lake: frazil.Lake) -> None:
     table = lake.table("shop.events")
     table.append(rows(1))
     with meeting(lake) as met:
@@ -596,7 +594,7 @@ def test_a_column_that_is_dropped_meanwhile_fails_alone(lake: frazil.Lake) -> No
 
 @pytest.mark.parametrize("lake", ["sqlite", "postgres"], indirect=True)
 @pytest.mark.parametrize("place_in_line", [0, 1, 2, 3])
-def test_who_differs_from_others_in_its_nulls_only_fails_alone(lake: frazil.Lake, place_in_line: int) -> None:
+def test_a_member_that_differs_in_nulls_only_fails_alone(lake: frazil.Lake, place_in_line: int) -> None:
     table = lake.table("shop.events")
     table.append(rows(1))
     given = [rows(2), rows(3), rows(4)]
@@ -611,7 +609,7 @@ def test_who_differs_from_others_in_its_nulls_only_fails_alone(lake: frazil.Lake
     assert ids_in(table) == [1, 2, 3, 4]
 
 
-def test_p3_who_gives_up_withdraws_and_leaves_no_file(lake: frazil.Lake) -> None:
+def test_p3_a_writer_that_gives_up_withdraws_and_leaves_no_file(lake: frazil.Lake) -> None:
     table = lake.table("shop.events")
     table.append(rows(1))
     with meeting(lake) as met:
@@ -640,7 +638,7 @@ def test_p3_an_interrupted_caller_withdraws(lake: frazil.Lake) -> None:
     assert _data_files(lake) == _live(table)
 
 
-def test_p3_who_is_interrupted_too_late_is_told_so(lake: frazil.Lake) -> None:
+def test_p3_an_interrupt_after_the_commit_says_so(lake: frazil.Lake) -> None:
     table = lake.table("shop.events")
     release = locks_of(lake).try_lock(NAME)
     assert release is not None
@@ -648,7 +646,7 @@ def test_p3_who_is_interrupted_too_late_is_told_so(lake: frazil.Lake) -> None:
 
     def late(phase: Phase, _attempt: int) -> None:
         if phase is Phase.QUEUED:
-            # Somebody takes it along at this very moment.
+            # A leader commits it at this moment.
             release()
             table.append(rows(2))
             raise KeyboardInterrupt
@@ -659,7 +657,9 @@ def test_p3_who_is_interrupted_too_late_is_told_so(lake: frazil.Lake) -> None:
     assert ids_in(table) == [1, 2]
 
 
-def test_p2_a_turn_that_never_comes_is_gone_without(lake: frazil.Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_p2_writers_go_ahead_without_a_lock_that_is_never_released(
+    lake: frazil.Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(queued_writer, "_STANDSTILL_S", 0.05)
     monkeypatch.setattr(queued_writer, "_SLEEP_S", 0.02)
     table = lake.table("shop.events")
@@ -673,7 +673,7 @@ def test_p2_a_turn_that_never_comes_is_gone_without(lake: frazil.Lake, monkeypat
 
 
 def _put(lake: frazil.Lake, key: str, **more: Any) -> QueuedCommit:
-    """A ticket as another process would have put it there, of an append whose file is there."""
+    """A ticket as another process would have put it, of an append whose file exists."""
     table_uuid = lake.catalog.load(NAME).metadata.uuid
     found = replace(
         QueuedCommit(key, table_uuid, f"commit-{key}", delegation.VERSION, b"{}", queue_key=place(lake)), **more
@@ -692,7 +692,7 @@ def _put(lake: frazil.Lake, key: str, **more: Any) -> QueuedCommit:
     ],
     ids=["no JSON", "empty", "half of it", "a list"],
 )
-def test_p4_what_is_not_understood_goes_back_and_stops_nobody(lake: frazil.Lake, bad: dict[str, Any]) -> None:
+def test_p4_an_unreadable_ticket_is_returned_and_stops_no_other_writer(lake: frazil.Lake, bad: dict[str, Any]) -> None:
     table = lake.table("shop.events")
     expect_others(lake)
     _put(lake, "odd", **bad)
@@ -717,8 +717,8 @@ def test_p4_a_ticket_of_a_later_version_is_not_read(lake: frazil.Lake) -> None:
     assert ids_in(table) == [1]
 
 
-def test_p4_a_combiner_opens_no_file_for_others(lake: frazil.Lake) -> None:
-    """Whether rows are among those that were deleted meanwhile, their statistics do not tell here."""
+def test_p4_a_leader_opens_no_file_for_members(lake: frazil.Lake) -> None:
+    """Statistics do not decide here whether the rows match a concurrent delete."""
     table = lake.table("shop.events")
     table.append(rows(1, 2))
     with meeting(lake) as met:
@@ -727,14 +727,12 @@ def test_p4_a_combiner_opens_no_file_for_others(lake: frazil.Lake) -> None:
             for number in (10, 20, 30)
         ]
         table.delete("id = 1 or x = 'm'", retry=frazil.Retry.none(), isolation="snapshot")
-    # Who combined has looked at its own file; the two others got theirs back, and looked, too.
+    # The leader has read its own file; the two members were returned and have read theirs.
     assert sorted(future.result().attempts for future in futures) == [1, 2, 2]
     assert ids_in(table) == [2, 10, 11, 20, 21, 30, 31]
 
 
-def test_p4_who_was_in_groups_that_came_to_nothing_is_left_to_its_writer(
-    lake: frazil.Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_p4_a_member_of_failed_groups_is_left_to_its_writer(lake: frazil.Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     table, me = lake.table("shop.events"), threading.current_thread()
     with meeting(lake) as met:
         suspect = met.write(table.append, rows(1))
@@ -743,7 +741,7 @@ def test_p4_who_was_in_groups_that_came_to_nothing_is_left_to_its_writer(
         for _ in range(MOST_TRIES):
             queue_of(lake).tried([oldest.ticket.key])
         with monkeypatch.context() as alone:
-            # Nobody else combines meanwhile.
+            # No other writer leads concurrently.
             alone.setattr(
                 locks_of(lake), "try_lock", lambda _: (lambda: None) if threading.current_thread() is me else None
             )
@@ -797,7 +795,7 @@ def test_branches_do_not_mix(lake: frazil.Lake) -> None:
     assert sorted(audited) == [0, 2]
 
 
-def test_a_group_leaves_no_file_that_nobody_names(lake: frazil.Lake) -> None:
+def test_a_group_leaves_no_orphan_file(lake: frazil.Lake) -> None:
     table = lake.table("shop.events")
     table.set_properties({"commit.manifest.min-count-to-merge": "2"})
     for first in (0, 10, 20):
@@ -836,7 +834,7 @@ def test_threads_on_a_foreign_catalog_are_committed_together(theirs: SqlCatalog)
         assert len({each.snapshot_id for each in done[:3]}) == 1
         assert ids_in(table) == [1, 2, 3, 4]
         assert table.append(rows(4), commit_id="mine").already_committed
-        # Whoever combines: its own id must be found again, too.
+        # The leader's own id must also be found again.
         release = locks_of(lake).try_lock(NAME)
         assert release is not None
         with ThreadPoolExecutor(1) as pool:
@@ -846,9 +844,9 @@ def test_threads_on_a_foreign_catalog_are_committed_together(theirs: SqlCatalog)
             )
             assert queued.wait(60)
             release()
-            table.append(rows(6), commit_id="combiner's")
+            table.append(rows(6), commit_id="leader's")
             waits.result()
-        assert table.append(rows(6), commit_id="combiner's").already_committed
+        assert table.append(rows(6), commit_id="leader's").already_committed
         assert ids_in(table) == [1, 2, 3, 4, 5, 6]
 
 
@@ -861,10 +859,10 @@ def test_p30_a_request_that_may_still_arrive_keeps_its_files(
     theirs: SqlCatalog, monkeypatch: pytest.MonkeyPatch, then: str
 ) -> None:
     """The connection breaks, the table moves on, and what is answered to the second try says nothing of the first."""
-    send, under_way = theirs.commit_table, []
+    send, in_flight = theirs.commit_table, []
 
     def broken(*request: Any) -> None:
-        under_way.append(request)
+        in_flight.append(request)
         monkeypatch.setattr(theirs, "commit_table", send)
         # Nothing that the request names is different, or it is different for a while only.
         if then == "never sent":
@@ -885,14 +883,14 @@ def test_p30_a_request_that_may_still_arrive_keeps_its_files(
         if then == "refused":
             with theirs.load_table("shop.events").update_schema() as change:
                 change.delete_column("y")
-        send(*under_way[0])
+        send(*in_flight[0])
         assert ids_in(table) == [1]
 
 
-def test_p30_a_change_of_properties_is_looked_for_before_it_is_sent_again(
+def test_p30_a_change_of_properties_is_searched_before_it_is_sent_again(
     theirs: SqlCatalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has landed, nobody could say so, and somebody else has set the same property since."""
+    """It has landed without an answer, and another writer has set the same property since."""
     send, load = theirs.commit_table, theirs.load_table
 
     def away(*_: Any) -> None:
@@ -992,11 +990,11 @@ def _line(lake: frazil.Lake, chance: _Chance) -> queued_writer.QueuedWriter:
     )
 
 
-def test_p8_strangers_who_commit_are_left_gaps(lake: frazil.Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_p8_foreign_writers_are_left_gaps(lake: frazil.Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queued_writer, "_GAPS_WITHOUT", 1 / 128)
     rarely, often = _Chance(0.001), _Chance(0.2)
     _line(lake, rarely).gather()
-    assert queued_writer.GAP_S in rarely.slept, "now and then, for who never gets a chance to be seen"
+    assert queued_writer.GAP_S in rarely.slept, "now and then, so that a foreign writer gets a chance"
     _line(lake, often).gather()
     assert queued_writer.GAP_S not in often.slept
     table = lake.table("shop.events")
@@ -1042,7 +1040,7 @@ def test_p8_a_writer_that_knows_no_queue_lands_beside_a_busy_one(
     assert len(ids_in(table)) == ours + landed
 
 
-def test_a_swap_that_could_not_be_sent_lets_the_others_go_on(
+def test_a_swap_that_could_not_be_sent_does_not_stop_the_members(
     lake: frazil.Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = lake.table("shop.events")
@@ -1063,7 +1061,7 @@ def test_a_swap_that_could_not_be_sent_lets_the_others_go_on(
 
 
 @pytest.mark.parametrize("lake", ["memory"], indirect=True)
-def test_p9_who_went_with_a_swap_of_unknown_outcome_is_told_so(
+def test_p9_members_of_a_swap_of_unknown_outcome_get_commit_unknown(
     lake: frazil.Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = lake.table("shop.events")
@@ -1090,7 +1088,7 @@ def test_p9_a_ticket_whose_arrival_was_not_confirmed_may_have_been_committed(
     def unconfirmed(self: SqlQueue, ticket: QueuedCommit, fate: QueueState, lives_ms: int) -> None:
         insert(self, ticket, fate, lives_ms)
         monkeypatch.undo()
-        # The ticket is there, and somebody else commits it before its writer can ask.
+        # The ticket has arrived, and another leader commits it before its writer asks again.
         table.append(rows(100))
         monkeypatch.setattr(Contention, "is_busy", lambda *_: False)
         raise OutcomeUnknown("the connection broke")
@@ -1103,14 +1101,14 @@ def test_p9_a_ticket_whose_arrival_was_not_confirmed_may_have_been_committed(
 
 
 @pytest.mark.parametrize("options", [{}, {"commit_id": "chosen"}], ids=["any id", "chosen id"])
-def test_p9_who_is_taken_along_may_have_landed_by_a_swap_that_came_late(
+def test_p9_a_member_may_have_landed_by_a_late_swap(
     lake: frazil.Lake, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
     table = lake.table("shop.events")
-    under_way: list[Any] = []
+    in_flight: list[Any] = []
 
     def cut_off(prepared: Any) -> Unknown:
-        under_way.append(prepared)
+        in_flight.append(prepared)
         return Unknown("the connection broke")
 
     with monkeypatch.context() as patch:
@@ -1118,10 +1116,10 @@ def test_p9_who_is_taken_along_may_have_landed_by_a_swap_that_came_late(
         with pytest.raises(frazil.CommitUnknown) as unknown:
             table.append(rows(1), retry=frazil.Retry(tries=1), **options)
     with meeting(lake) as met:
-        # Whoever of them commits for the others: these two have come first.
+        # Whichever writer leads: these two were queued first.
         others = [met.write(table.append, rows(number)) for number in (2, 3)]
         again = met.write(table.append, rows(1), commit_id=unknown.value.commit_id)
-        assert isinstance(lake.catalog.swap(under_way[0]), Committed)
+        assert isinstance(lake.catalog.swap(in_flight[0]), Committed)
     assert again.result().already_committed
     assert all(other.result().changed for other in others)
     assert ids_in(table) == [1, 2, 3]
@@ -1144,13 +1142,13 @@ def test_p9_a_swap_of_its_own_without_an_answer_can_be_sent_again_under_its_id(
 
 
 @pytest.mark.parametrize("lake", ["sqlite", "postgres"], indirect=True)
-def test_p9_a_ticket_that_arrives_after_its_id_was_sent_again_is_nobodys(
+def test_p9_a_ticket_that_arrives_after_its_id_was_repeated_is_never_committed(
     lake: frazil.Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = lake.table("shop.events")
     expect_others(lake)
     insert = SqlQueue._insert
-    under_way = lose_tickets(monkeypatch)
+    in_flight = lose_tickets(monkeypatch)
 
     def away(*_: Any) -> None:
         raise frazil.CatalogUnavailable("the catalog is away")
@@ -1160,25 +1158,25 @@ def test_p9_a_ticket_that_arrives_after_its_id_was_sent_again_is_nobodys(
         table.append(rows(1))
     monkeypatch.undo()
     table.append(rows(1), commit_id=unknown.value.commit_id)
-    insert(*under_way[0])
+    insert(*in_flight[0])
     expect_others(lake)
     table.append(rows(100))
     assert ids_in(table) == [1, 100], "once"
 
 
 @pytest.mark.parametrize("lake", ["sqlite", "postgres"], indirect=True)
-def test_p9_a_ticket_that_arrives_while_it_is_taken_back_is_nobodys(
+def test_p9_a_ticket_that_arrives_during_its_withdrawal_is_never_committed(
     lake: frazil.Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = lake.table("shop.events")
     expect_others(lake)
     insert, status = SqlQueue._insert, SqlQueue.status
-    under_way = lose_tickets(monkeypatch)
+    in_flight = lose_tickets(monkeypatch)
 
     def late(*arguments: Any) -> Any:
-        if under_way:
-            insert(*under_way[0])
-            under_way.clear()
+        if in_flight:
+            insert(*in_flight[0])
+            in_flight.clear()
         return status(*arguments)
 
     monkeypatch.setattr(SqlQueue, "status", late)
@@ -1192,7 +1190,7 @@ def test_p9_a_ticket_that_arrives_while_it_is_taken_back_is_nobodys(
 
 
 @pytest.mark.parametrize("lake", ["sqlite", "postgres"], indirect=True)
-def test_p9_a_ticket_that_is_still_there_proves_that_my_swap_has_not_landed(
+def test_p9_a_waiting_ticket_proves_that_the_swap_has_not_landed(
     lake: frazil.Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = lake.table("shop.events")

@@ -46,7 +46,7 @@ def test_a_null_struct_with_required_fields_is_held(lake: frazil.Lake, ddl: str,
     expected = [*values, None]
     assert table.scan().to_arrow().sort_by("i").column("c").to_pylist() == expected
     theirs = lake.pyiceberg().load_table("ns.t").scan().to_arrow().sort_by("i").column("c").to_pylist()
-    # PyIceberg reads a null list or map with structs in it as an empty one, whoever wrote it.
+    # PyIceberg reads a null list or map with structs in it as an empty one, whichever engine wrote it.
     assert [value or None for value in theirs] == [value or None for value in expected]
 
 
@@ -80,7 +80,7 @@ def test_partitions_and_sorting_by_a_required_field_of_a_null_struct_see_null(la
     ],
 )
 @pytest.mark.parametrize("merge_schema", [True, False])
-def test_what_is_no_row_is_refused_and_never_dropped(
+def test_an_invalid_row_is_refused_and_never_dropped(
     lake: frazil.Lake, rows: Callable[[], object], merge_schema: bool
 ) -> None:
     table = lake.create_table("ns.t", "id bigint")

@@ -107,7 +107,7 @@ def test_a_picked_copy_is_never_older_than_a_delete_by_key_that_its_rows_came_af
     assert pairs(table) == [(1, 0), (2, 0), (5, 5)]
 
 
-def test_a_carried_copy_can_be_picked(lake: frazil.Lake, table: frazil.Table) -> None:
+def test_a_rebased_copy_can_be_picked(lake: frazil.Lake, table: frazil.Table) -> None:
     table.append(rows((1, 0), (2, 0), (3, 0)))
     table.create_branch("b")
     tx = lake.transaction()
@@ -187,7 +187,7 @@ def test_a_branch_that_was_only_read_is_required_to_stay(lake: frazil.Lake, tabl
 
 
 @pytest.mark.parametrize("mode", ["position", "copy-on-write"])
-def test_two_who_replace_one_key_leave_one_row_at_snapshot_too(
+def test_two_replaces_of_one_key_leave_one_row_also_at_snapshot(
     lake: frazil.Lake, table: frazil.Table, mode: Any
 ) -> None:
     table.append(rows((1, 0), (2, 0)))
@@ -297,7 +297,7 @@ def test_p24_a_delete_that_includes_what_was_added_does_so_at_both_levels(lake: 
         table.delete("id = 4", on_added="include")
 
 
-def test_a_carried_delete_leaves_no_delete_file_without_a_file(lake: frazil.Lake, table: frazil.Table) -> None:
+def test_a_rebased_delete_leaves_no_delete_file_without_a_file(lake: frazil.Lake, table: frazil.Table) -> None:
     table.append(rows((1, 0), (2, 0)))
     table.append(rows((3, 0)))
     tx = lake.transaction()
@@ -394,7 +394,7 @@ def test_a_record_of_where_rows_went_is_written_once_and_a_manifest_fetched_once
         assert names(files_of(table)) == names(named_files(table))
 
 
-# Who may do what
+# Permissions
 
 
 def test_a_forked_childs_copy_of_a_transaction_touches_nothing(tmp_path: Path) -> None:
@@ -476,7 +476,7 @@ def test_strange_input_is_refused_with_a_sentence(table: frazil.Table, call: Any
     assert table.metadata_location == before
 
 
-# Delete files that a compaction takes out (P36), and files of others that are older than they
+# Delete files that a compaction removes (P36), and older files that other writers add
 
 
 FOUR = ((1, 0), (2, 0), (3, 0), (4, 0))
@@ -497,7 +497,7 @@ def set_apart(table: frazil.Table) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, NOTHING_SMALL], ids=["with files", "deletes alone"])
-def test_a_delete_by_key_stays_if_an_older_copy_came_meanwhile(
+def test_a_delete_by_key_stays_if_an_older_copy_was_added_concurrently(
     lake: frazil.Lake, table: frazil.Table, options: dict[str, str]
 ) -> None:
     table.append(rows(*FOUR))
@@ -621,7 +621,7 @@ def test_a_transactions_own_delete_by_key_stays_for_rows_that_came_before_it(
     assert pairs(table) == [(1, 5), (2, 5), (3, 0), (4, 0)]
 
 
-def test_two_who_take_out_the_same_delete_file_make_one_snapshot(lake: frazil.Lake, table: frazil.Table) -> None:
+def test_two_removals_of_the_same_delete_file_make_one_snapshot(lake: frazil.Lake, table: frazil.Table) -> None:
     table.append(rows(*FOUR))
     set_apart(table)
     count = len(table.history())

@@ -140,7 +140,7 @@ def test_purge_respects_gc_enabled(lake: frazil.Lake) -> None:
     assert lake.exists("shop.t")
 
 
-def test_a_failed_fill_leaves_a_table_that_others_have_written_to(
+def test_a_failed_fill_leaves_a_table_with_other_writers_rows(
     lake: frazil.Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create = lake.catalog.create

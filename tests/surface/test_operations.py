@@ -122,7 +122,7 @@ COUNTS: dict[str, tuple[int, int, int]] = {
     "delete by copying": (0, 0, 1),
     "update": (0, 1, 0),
     "update by copying": (0, 1, 0),
-    # By equality nobody looks which keys are there.
+    # Equality deletes do not check which keys exist.
     "upsert": (2, 0, 0),
     "upsert by position": (1, 1, 0),
     "upsert by copying": (1, 1, 0),

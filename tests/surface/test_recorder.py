@@ -308,7 +308,7 @@ def test_a_read_that_was_broken_off_tells_no_values(lake: frazil.Lake, tmp_path:
     assert [op.seen for op in only.ops if isinstance(op, Read)] == [None]
 
 
-def test_writers_who_share_a_snapshot_are_found_in_it(lake: frazil.Lake, tmp_path: Path) -> None:
+def test_writers_that_share_a_snapshot_are_found_in_it(lake: frazil.Lake, tmp_path: Path) -> None:
     table = lake.table("ns.s")
 
     def write(number: int) -> None:
@@ -491,7 +491,7 @@ def test_one_write_that_another_one_overtakes_is_serializable_or_refused(second:
             table.scan().to_arrow()
             report = judged(history_of(lake, folder))
         assert report.is_clean, (first, second, report.anomalies)
-    # An append is refused by a delete of its rows; upserts by key and compactions by nobody.
+    # An append is refused by a delete of its rows; upserts by key and compactions are never refused.
     assert bool(refused) == (second not in ("equality", "compact"))
 
 
@@ -548,7 +548,7 @@ def test_processes_are_recorded_by_their_environment(lake: frazil.Lake, tmp_path
     assert report.figures.writes == 16
 
 
-def test_whoever_was_killed_has_no_outcome_and_the_table_decides(lake: frazil.Lake, tmp_path: Path) -> None:
+def test_a_killed_call_has_no_outcome_and_the_table_decides(lake: frazil.Lake, tmp_path: Path) -> None:
     table = lake.table("ns.r")
 
     def die(at: str) -> None:
@@ -573,7 +573,7 @@ def test_whoever_was_killed_has_no_outcome_and_the_table_decides(lake: frazil.La
     assert [each.outcome for each in history.transactions].count(Outcome.UNKNOWN) == 2
     report = judged(history)
     assert report.is_clean, report.anomalies
-    # Whoever died after the swap has landed, whoever died before it has not.
+    # A call that died after the swap has landed, one that died before it has not.
     assert (report.figures.unknown_landed, report.figures.unknown_absent) == (1, 1)
 
 

@@ -196,7 +196,7 @@ def drop_and_add_again(table: frazil.Table) -> None:
 
 @pytest.mark.parametrize("verb", USES_V)
 @pytest.mark.parametrize("theirs", [lambda table: table.drop_column("v"), drop_and_add_again], ids=["drop", "readd"])
-def test_p16_a_column_that_was_used_and_dropped_meanwhile_aborts(
+def test_p16_a_column_that_was_used_and_dropped_concurrently_aborts(
     table: frazil.Table, verb: str, theirs: Callable[[frazil.Table], object]
 ) -> None:
     error = refused(lambda: USES_V[verb](table, **after(lambda: theirs(table))), table)
@@ -210,10 +210,10 @@ def test_p16_a_dropped_column_that_was_not_used_does_not_matter(table: frazil.Ta
 
 
 @pytest.mark.parametrize("verb", USES_V)
-def test_p16_a_column_renamed_meanwhile_is_still_the_same(table: frazil.Table, verb: str) -> None:
+def test_p16_a_column_renamed_concurrently_is_still_the_same(table: frazil.Table, verb: str) -> None:
     def theirs() -> None:
         table.rename_column("v", "value")
-        # Another column takes the name: whoever goes by names goes wrong from here on.
+        # Another column takes the name: resolving columns by name is wrong from here on.
         table.add_column("v", "bigint")
 
     USES_V[verb](table, **after(theirs))
@@ -272,7 +272,7 @@ def also(column: str, number: int, value: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("isolation", ["serializable", "snapshot"])
 @pytest.mark.parametrize("column", WIDENED)
 @pytest.mark.parametrize("verb", BY_CONDITION)
-def test_p16_a_column_widened_meanwhile_is_still_the_same(
+def test_p16_a_column_widened_concurrently_is_still_the_same(
     lake: frazil.Lake, verb: str, column: str, isolation: Any
 ) -> None:
     kind, where, _, beyond = WIDENED[column]
@@ -311,7 +311,7 @@ def test_p16_a_row_that_only_the_wider_type_holds_is_seen_when_it_matches(
 
 @pytest.mark.parametrize("partitioned", [[], ["id"], ["bucket(4, id)"], ["truncate(2, id)"]], ids=str)
 @pytest.mark.parametrize("mode", ["equality", "position", "copy-on-write"])
-def test_p16_keys_that_were_widened_meanwhile_are_still_the_same(
+def test_p16_keys_that_were_widened_concurrently_are_still_the_same(
     lake: frazil.Lake, mode: Any, partitioned: list[str]
 ) -> None:
     table = wide_table(lake, "n", partition_by=partitioned)
@@ -374,7 +374,7 @@ def test_p16_what_a_transaction_read_of_a_widened_column_still_counts(lake: fraz
 
 
 def test_p16_rows_asked_to_go_are_known_after_the_column_was_widened(lake: frazil.Lake) -> None:
-    """The condition of a delete is bound to the type its column had; who appends finds it wider (P23)."""
+    """The condition of a delete is bound to the type its column had; an append finds a wider type (P23)."""
     table = wide_table(lake, "n")
 
     def theirs(column: str, where: str) -> None:
@@ -432,14 +432,14 @@ def test_p16_one_column_with_two_types_aborts_and_with_one_type_is_nothing(table
 def test_p19_a_row_that_was_only_copied_does_not_come_back(
     table: frazil.Table, theirs: Callable[[frazil.Table], object], mode: ChangeMode
 ) -> None:
-    """f = {1, 2}; I update 1 by copying; an upsert of 2 lands; my f' must not bring the old 2 back."""
+    """f = {1, 2}; 1 is updated by copying to f'; an upsert of 2 lands; f' must not restore the old 2."""
     table.update(set={"v": "11"}, where="id = 1", mode=mode, **after(lambda: theirs(table)))
     assert rows_of(table) == [row(1, "A", 11), row(2, "A", 99), THREE]
 
 
 @pytest.mark.parametrize("their_mode", MODES)
 @pytest.mark.parametrize("mode", MODES)
-def test_p19_a_row_deleted_meanwhile_does_not_come_back_in_a_copy(
+def test_p19_a_row_deleted_concurrently_does_not_come_back_in_a_copy(
     table: frazil.Table, mode: ChangeMode, their_mode: ChangeMode
 ) -> None:
     table.delete("id = 1", mode=mode, **after(lambda: table.delete("id = 2", mode=their_mode)))
@@ -469,7 +469,7 @@ def test_p20_a_row_inserted_again_survives_a_rewrite_of_older_files(table: frazi
 
 
 @pytest.mark.parametrize("rewrite", ["compact", "update", "delete"])
-def test_p20_a_row_deleted_by_key_meanwhile_stays_deleted(table: frazil.Table, rewrite: str) -> None:
+def test_p20_a_row_deleted_by_key_concurrently_stays_deleted(table: frazil.Table, rewrite: str) -> None:
     """The commit's own number would put the copy above the delete, and the old row 2 would be back."""
     table.append([row(4, "A", 40)])
     read = table.snapshot()
@@ -508,7 +508,7 @@ def test_p21_a_row_is_replaced_by_key_in_whatever_partition_it_is(parted: frazil
     assert not parted.spec.is_unpartitioned(), "the spec for deletes is not the one for rows"
 
 
-def test_p21_a_row_moved_to_another_partition_meanwhile_is_replaced(parted: frazil.Table) -> None:
+def test_p21_a_row_moved_to_another_partition_concurrently_is_replaced(parted: frazil.Table) -> None:
     theirs = after(lambda: parted.update(set={"part": "'Z'"}, where="id = 1"))
     parted.upsert([row(1, "A", 11)], mode="equality", **theirs)
     assert rows_of(parted) == [row(1, "A", 11), TWO, THREE, row(11, "B", 110)]
@@ -553,7 +553,7 @@ def test_p21_one_key_twice_in_a_batch_is_refused(table: frazil.Table) -> None:
     ],
     ids=["metadata", "position", "key"],
 )
-def test_p22_what_was_read_and_removed_meanwhile_aborts_what_was_written_from_it(
+def test_p22_rows_read_and_removed_concurrently_abort_what_depends_on_them(
     lake: frazil.Lake, parted: frazil.Table, theirs: Callable[[frazil.Table], frazil.Commit]
 ) -> None:
     tx = lake.transaction()
@@ -590,7 +590,7 @@ NEW = [row(4, "A", 40), row(12, "B", 120)]
 
 
 @pytest.mark.parametrize("delete", DELETES_A)
-def test_p23_rows_that_a_delete_meanwhile_asked_for_abort_by_default(parted: frazil.Table, delete: str) -> None:
+def test_p23_rows_that_match_a_concurrent_delete_abort_by_default(parted: frazil.Table, delete: str) -> None:
     error = refused(lambda: parted.append(NEW, **after(lambda: DELETES_A[delete](parted))), parted, "on_deleted")
     assert {each.check for each in error.conflicts} == {"my rows not deleted meanwhile"}
     assert not {4, 12} & {each["id"] for each in rows_of(parted)}
@@ -627,7 +627,7 @@ def test_p23_in_a_transaction_that_has_read_something_else(
 
 
 def test_p23_rows_that_were_only_copied_or_changed_are_not_appended(parted: frazil.Table) -> None:
-    """What stays of a file I replace is nothing new: a delete of it is carried along, and no more."""
+    """Copied rows of a replaced file are not new: a delete of them is rebased onto the copy, without a conflict."""
     how = after(lambda: parted.delete("id = 2", mode="merge-on-read"))
     parted.upsert([row(1, "A", -1)], mode="copy-on-write", **how)
     assert rows_of(parted) == [row(1, "A", -1), THREE, row(11, "B", 110)]
@@ -662,7 +662,7 @@ def test_p23_what_was_deleted_is_personal_and_in_no_file_of_the_table(parted: fr
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("where", ["part = 'A'", "v >= 20"], ids=["files", "rows"])
-def test_p24_rows_added_meanwhile_abort_a_delete_or_stay(parted: frazil.Table, mode: ChangeMode, where: str) -> None:
+def test_p24_rows_added_concurrently_abort_a_delete_or_stay(parted: frazil.Table, mode: ChangeMode, where: str) -> None:
     def theirs() -> None:
         parted.append([row(4, "A", 40)])
 
@@ -674,7 +674,7 @@ def test_p24_rows_added_meanwhile_abort_a_delete_or_stay(parted: frazil.Table, m
     assert rows_of(parted) == left
 
 
-def test_p24_rows_added_meanwhile_that_do_not_match_are_no_matter(parted: frazil.Table) -> None:
+def test_p24_rows_added_concurrently_that_do_not_match_are_ignored(parted: frazil.Table) -> None:
     # The bounds of the new file hold 30, and none of its rows does: only a look into the file can tell.
     theirs = after(lambda: parted.append([row(4, "A", 25), row(5, "A", 35)]))
     parted.delete("v = 30", mode="merge-on-read", **theirs)
@@ -691,7 +691,7 @@ def test_p24_a_delete_of_whole_files_may_take_in_what_was_added(parted: frazil.T
 # P25 Ref moves
 
 
-def test_p25_a_ref_moved_meanwhile_aborts_another_move_of_it(table: frazil.Table) -> None:
+def test_p25_a_ref_moved_concurrently_aborts_another_move_of_it(table: frazil.Table) -> None:
     (first,) = (each.snapshot_id for each in table.history())
     table.append([row(4, "A", 40)])
     with losing_a_race(table._lake, lambda: table.append([row(5, "A", 50)])):
@@ -754,7 +754,7 @@ VERBS_ON_ONE: dict[str, Callable[..., frazil.Commit]] = {
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("verb", VERBS_ON_ONE)
-def test_p26_a_change_is_carried_over_a_compaction(parted: frazil.Table, verb: str, mode: ChangeMode) -> None:
+def test_p26_a_change_is_rebased_over_a_compaction(parted: frazil.Table, verb: str, mode: ChangeMode) -> None:
     parted.append([row(4, "A", 40)])
     parted.delete("id = 2", mode="merge-on-read")
     done = VERBS_ON_ONE[verb](parted, mode, **after(parted.compact))
@@ -780,7 +780,7 @@ def test_p26_a_compaction_takes_a_new_change_along(parted: frazil.Table, verb: s
     assert files_of(parted) == named_files(parted)
 
 
-def test_p26_carried_over_two_rewrites_in_a_row(parted: frazil.Table) -> None:
+def test_p26_a_change_is_rebased_over_two_rewrites_in_a_row(parted: frazil.Table) -> None:
     parted.append([row(4, "A", 40)])
 
     def theirs() -> None:
@@ -915,13 +915,13 @@ STAGED = {"data": ".parquet", "manifest": "-m0.avro"}
 def test_p35_an_old_operation_lands_only_if_its_files_are_still_there(
     lake: frazil.Lake, table: frazil.Table, verb: str, kind: str, removed: bool
 ) -> None:
-    """Otherwise the table names a file that was removed as an orphan, and nobody can read it any more."""
+    """Otherwise the table lists a file that was removed as an orphan, and cannot be read any more."""
     table.set_properties({"frazil.orphans.grace-ms": str(GRACE_MS)})
     clock = Clock(lake)
     before = rows_of(table)
 
     def clean_up() -> None:
-        """While another writer wins the race; the manifests of the first attempt are there, too."""
+        """While another writer wins the race; the manifests of the first attempt exist as well."""
         clock.now_ms += GRACE_MS // 2 + 1
         found = sorted(staged(table, STAGED[kind]))
         assert found

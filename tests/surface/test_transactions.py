@@ -48,7 +48,7 @@ def metadata_files(table: frazil.Table) -> int:
 # Own writes and one commit
 
 
-def test_a_transaction_reads_its_own_writes_and_nobody_else_does(lake: frazil.Lake, table: frazil.Table) -> None:
+def test_only_the_transaction_itself_reads_its_writes(lake: frazil.Lake, table: frazil.Table) -> None:
     with lake.transaction() as tx:
         mine = tx.table(NAME)
         mine.append([row(3, "A", 30)])
@@ -83,7 +83,7 @@ def test_several_verbs_are_one_commit_of_chained_snapshots(lake: frazil.Lake, ta
     assert files_of(table) == named_files(table)
 
 
-def test_several_verbs_land_over_what_others_did_meanwhile(lake: frazil.Lake, table: frazil.Table) -> None:
+def test_several_verbs_land_over_concurrent_changes(lake: frazil.Lake, table: frazil.Table) -> None:
     with lake.transaction() as tx:
         mine = tx.table(NAME)
         mine.append([row(3, "A", 30)])
@@ -97,7 +97,7 @@ def test_several_verbs_land_over_what_others_did_meanwhile(lake: frazil.Lake, ta
     assert files_of(table) == named_files(table)
 
 
-def test_verbs_that_touch_other_files_are_carried_over_a_rewrite(lake: frazil.Lake, table: frazil.Table) -> None:
+def test_verbs_that_touch_other_files_are_rebased_over_a_rewrite(lake: frazil.Lake, table: frazil.Table) -> None:
     table.append([row(3, "A", 30)])
     with lake.transaction() as tx:
         tx.table(NAME).append([row(4, "A", 40)])
@@ -195,7 +195,7 @@ def test_a_verb_that_is_refused_leaves_the_transaction_usable(lake: frazil.Lake,
     assert files_of(table) == named_files(table)
 
 
-def test_nothing_written_is_no_commit(lake: frazil.Lake, table: frazil.Table) -> None:
+def test_without_writes_there_is_no_commit(lake: frazil.Lake, table: frazil.Table) -> None:
     location = table.metadata_location
     with lake.transaction():
         pass
@@ -322,7 +322,7 @@ HARMLESS: dict[str, Callable[[frazil.Table], frazil.Commit]] = {
 
 
 def _copy_sum(lake: frazil.Lake, table: frazil.Table, isolation: Isolation, theirs: Callable[..., Any]) -> Any:
-    """Read all of A, let somebody else commit, then write what was read to C, which nobody else touches."""
+    """Read all of A, let another writer commit, then write what was read to C, which no other writer changes."""
     with lake.transaction(isolation=isolation) as tx:
         mine = tx.table(NAME)
         found = mine.scan(where="part = 'A'").to_arrow()
@@ -406,7 +406,7 @@ def test_two_that_insert_what_neither_found_cannot_both(lake: frazil.Lake, table
 
 
 def test_many_counters_never_lose_a_count(lake: frazil.Lake, table: frazil.Table) -> None:
-    """Read, add one, write: whoever fails does it again from a fresh read."""
+    """Read, add one, write: a failed transaction is repeated from a fresh read."""
     landed = 0
     for _ in range(5):
         open_now = [lake.transaction() for _ in range(3)]

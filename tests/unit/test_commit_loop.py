@@ -44,7 +44,7 @@ IDENT = Ident(("ns",), "t")
 
 @dataclass
 class VirtualTime:
-    """A clock that moves only when somebody sleeps."""
+    """A clock that moves only in ``sleep``."""
 
     now: float = 1_000_000.0
     slept: list[float] = field(default_factory=list)
@@ -142,7 +142,7 @@ class World:
 @pytest.fixture
 def world() -> World:
     storage, time, store = Storage(), VirtualTime(), MemoryStore()
-    # Attempts alone: who meets others is tested in test_groups.py.
+    # Attempts without the queue, which is tested in test_groups.py.
     store.queue = None
     store.create_namespace(("ns",), {})
     referee = Referee(PointerCatalog(store, storage, time.runtime()))
@@ -151,7 +151,7 @@ def world() -> World:
 
 
 def racing(world: World, *names: str) -> Callable[[Phase, int], None]:
-    """Between my reading the head and my swap, others commit: one per attempt, in order."""
+    """Other writers commit between the read of the head and the swap: one per attempt, in order."""
     waiting = list(names)
 
     def on_phase(phase: Phase, _: int) -> None:
@@ -263,7 +263,7 @@ def test_a_conflict_stops_at_once_names_the_check_and_removes_the_rows(world: Wo
     assert world.unreferenced() == set()
 
 
-def test_p16_a_table_dropped_and_recreated_meanwhile_is_another_table(world: World) -> None:
+def test_p16_a_table_dropped_and_recreated_concurrently_is_another_table(world: World) -> None:
     def on_phase(phase: Phase, attempt: int) -> None:
         if phase is Phase.PREPARED and attempt == 1:
             world.store.delete(IDENT)
@@ -274,7 +274,7 @@ def test_p16_a_table_dropped_and_recreated_meanwhile_is_another_table(world: Wor
     assert world.live_files() == []
 
 
-def test_a_table_dropped_meanwhile_is_gone_and_the_rows_are_removed(world: World) -> None:
+def test_a_table_dropped_concurrently_is_an_error_and_the_rows_are_removed(world: World) -> None:
     def on_phase(phase: Phase, _: int) -> None:
         if phase is Phase.PREPARED:
             world.store.delete(IDENT)
@@ -307,7 +307,7 @@ def test_p9_a_swap_that_never_arrived_lands_by_being_sent_again(world: World) ->
     assert world.live_files() == ["mine"]
 
 
-def test_p9_landed_and_then_covered_by_others_is_found_in_history(world: World) -> None:
+def test_p9_landed_and_then_followed_by_other_commits_is_found_in_history(world: World) -> None:
     def covered(swap: Callable[[], Outcome]) -> Outcome:
         swap()
         world.append("later")
@@ -409,7 +409,7 @@ def _replace_head(world: World, location: str, changes: dict[str, Any]) -> None:
     assert isinstance(world.store.swap(Swap.of_table(IDENT, location, new, None)), Committed)
 
 
-def test_p9_nobody_answers_so_nothing_is_deleted_and_the_id_is_given(world: World) -> None:
+def test_p9_without_an_answer_nothing_is_deleted_and_the_id_is_given(world: World) -> None:
     world.referee.script = [never_arrives] * 50
     before = world.all_files()
     identity = Identity("order-7", "d", given=True)
@@ -512,7 +512,7 @@ def test_p30_a_stale_answer_that_proves_nothing_is_searched_for(world: World) ->
 
 
 def test_p9_absence_is_not_believed_while_the_head_has_not_moved(world: World) -> None:
-    """A catalog says "lost" though nobody has won: what was sent may still be under way."""
+    """A catalog answers "stale" although no other commit landed: the request may still be in flight."""
     world.append("before")
     world.referee.capabilities = replace(world.referee.capabilities, stale_is_certain=False)
     late: list[Callable[[], Outcome]] = []
@@ -536,7 +536,7 @@ def test_p9_a_write_whose_snapshot_is_there_already_is_not_added_again(world: Wo
     assert world.live_files() == ["a"]
 
 
-def test_p9_a_chosen_id_is_looked_up_before_anything_is_sent(world: World) -> None:
+def test_p9_a_chosen_id_is_searched_before_anything_is_sent(world: World) -> None:
     mine = Identity("order-9", "d", given=True)
     world.append("a", identity=mine)
     again = world.append("b", identity=mine)
@@ -573,7 +573,7 @@ def test_an_error_after_the_commit_landed_deletes_nothing(
 
 def test_p9_whatever_keeps_the_second_swap_from_being_sent_says_nothing_about_the_first(world: World) -> None:
     def fails(_: Callable[[], Outcome]) -> Outcome:
-        raise PermissionDenied("The password was changed meanwhile")
+        raise PermissionDenied("The password was changed concurrently")
 
     world.referee.script = [lands_but_answer_is_lost, *[fails] * 50]
     with pytest.raises(CommitUnknown, match="password was changed"):
@@ -665,7 +665,7 @@ def test_a_commit_id_sent_twice_is_applied_once_and_says_so(world: World, caplog
     assert "already committed" in caplog.text
 
 
-def test_a_commit_id_that_another_process_lands_meanwhile_is_found_by_the_next_attempt(world: World) -> None:
+def test_a_commit_id_that_another_process_lands_is_found_by_the_next_attempt(world: World) -> None:
     def on_phase(phase: Phase, attempt: int) -> None:
         if phase is Phase.PREPARED and attempt == 1:
             world.append("twin", identity=given())
@@ -684,7 +684,7 @@ def test_the_same_id_for_another_operation_is_the_callers_mistake(world: World) 
     assert world.unreferenced() == set()
 
 
-def test_an_id_outlives_the_snapshot_that_carried_it(world: World) -> None:
+def test_an_id_outlives_its_snapshot(world: World) -> None:
     world.append("mine", identity=given())
     world.append("later")
     head = world.referee.load(IDENT)
@@ -698,7 +698,7 @@ def test_p26_files_that_are_not_in_the_table_cannot_be_replaced(world: World) ->
     world.append("a")
     head = world.referee.load(IDENT).metadata
     base = Base(head.ref_snapshot_id("main"), head.last_sequence_number)
-    # Nothing has landed since the base, so no check of what others did can find it out.
+    # Nothing has landed since the base, so no check of concurrent changes can find it.
     never = DataFile("memory://w/t/data/never.parquet", record_count=10, file_size_in_bytes=4)
     with pytest.raises(ConflictError, match="no longer in the table") as refused:
         commit(

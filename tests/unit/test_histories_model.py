@@ -91,8 +91,8 @@ def test_what_the_model_does_not_know_it_refuses() -> None:
 # Hand-made histories
 
 
-class Told:
-    """A history told by hand: each commit takes one tick, and the table holds the rows that are said."""
+class History:
+    """A history written by hand: each commit takes one tick, and the table has the given rows."""
 
     def __init__(self) -> None:
         self.records: list[Record] = []
@@ -100,7 +100,7 @@ class Told:
         self._rows: dict[int, list[Row]] = {}
         self._tick = 0.0
 
-    def commit(self, id_: str, *steps: Step, rows: list[Row], counts: Counts = (0, 0, 0)) -> Told:
+    def commit(self, id_: str, *steps: Step, rows: list[Row], counts: Counts = (0, 0, 0)) -> History:
         """``rows``: those of the table afterwards."""
         number = len(self._versions) + 1
         self._versions.append(Version(number, id_))
@@ -114,7 +114,7 @@ class Told:
         *steps: Step,
         snapshot_id: int | None = None,
         counts: Counts = (0, 0, 0),
-    ) -> Told:
+    ) -> History:
         inserted, updated, deleted = counts
         self._tick += 2
         self.records.append(
@@ -153,9 +153,9 @@ def delete(key: int) -> Step:
     return Step("delete", where=("=", "k", key))
 
 
-def two_appends() -> Told:
-    told = Told().commit("one", append(row(1), row(1)), rows=[row(1), row(1)], counts=(2, 0, 0))
-    return told.commit("two", append(row(2)), rows=[row(1), row(2), row(1)], counts=(1, 0, 0))
+def two_appends() -> History:
+    history = History().commit("one", append(row(1), row(1)), rows=[row(1), row(1)], counts=(2, 0, 0))
+    return history.commit("two", append(row(2)), rows=[row(1), row(2), row(1)], counts=(1, 0, 0))
 
 
 def kind(found: Divergence | None) -> str | None:
@@ -163,18 +163,18 @@ def kind(found: Divergence | None) -> str | None:
 
 
 def test_a_right_history_is_found_right() -> None:
-    told = two_appends()
-    told.commit("three", delete(1), rows=[row(2)], counts=(0, 0, 2))
-    told.ended("four", "unchanged", delete(1))
-    told.ended("five", "conflict", append(row(9)))
-    told.ended("six", "abandoned", scan(2, row(2)), scan(1))
-    told.commit("seven", scan(1), append(row(1)), scan(1, row(1)), rows=[row(1), row(2)], counts=(1, 0, 0))
-    assert told.judged() is None
+    history = two_appends()
+    history.commit("three", delete(1), rows=[row(2)], counts=(0, 0, 2))
+    history.ended("four", "unchanged", delete(1))
+    history.ended("five", "conflict", append(row(9)))
+    history.ended("six", "abandoned", scan(2, row(2)), scan(1))
+    history.commit("seven", scan(1), append(row(1)), scan(1, row(1)), rows=[row(1), row(2)], counts=(1, 0, 0))
+    assert history.judged() is None
 
 
 def test_a_lost_row_is_found_with_its_commit() -> None:
-    told = two_appends().commit("three", delete(2), rows=[row(1)], counts=(0, 0, 1))
-    found = told.judged()
+    history = two_appends().commit("three", delete(2), rows=[row(1)], counts=(0, 0, 1))
+    found = history.judged()
     assert found is not None
     assert (found.kind, found.missing, found.surplus) == ("rows", counted([row(1)]), {})
     assert "at three (delete) committed as snapshot 3" in str(found)
@@ -190,128 +190,128 @@ def test_a_row_that_comes_back_is_found() -> None:
 
 
 def test_one_of_two_equal_rows_is_not_both() -> None:
-    assert kind(Told().commit("one", append(row(1), row(1)), rows=[row(1)], counts=(2, 0, 0)).judged()) == "rows"
+    assert kind(History().commit("one", append(row(1), row(1)), rows=[row(1)], counts=(2, 0, 0)).judged()) == "rows"
 
 
 def test_with_fewer_comparisons_the_last_version_is_still_compared() -> None:
-    told = two_appends().commit("three", append(row(3)), rows=[], counts=(1, 0, 0))
-    assert kind(told.judged(every=100)) == "rows"
+    history = two_appends().commit("three", append(row(3)), rows=[], counts=(1, 0, 0))
+    assert kind(history.judged(every=100)) == "rows"
 
 
 def test_a_stale_read_is_found() -> None:
-    told = two_appends().commit("three", scan(2), append(row(2)), rows=[row(1), row(1), row(2), row(2)])
-    found = told.judged()
+    history = two_appends().commit("three", scan(2), append(row(2)), rows=[row(1), row(1), row(2), row(2)])
+    found = history.judged()
     assert found is not None
     assert (found.kind, found.missing) == ("stale read", counted([row(2)]))
 
 
 def test_a_transaction_must_see_its_own_writes() -> None:
-    told = Told().commit("one", append(row(1)), scan(1), append(row(2)), rows=[row(1), row(2)])
-    assert kind(told.judged()) == "stale read"
+    history = History().commit("one", append(row(1)), scan(1), append(row(2)), rows=[row(1), row(2)])
+    assert kind(history.judged()) == "stale read"
 
 
 def test_wrong_counts_are_found() -> None:
-    told = two_appends().commit("three", delete(1), rows=[row(2)], counts=(0, 0, 1))
-    assert "0 inserted, 0 updated, 1 deleted; the model 0, 0, 2" in str(told.judged())
+    history = two_appends().commit("three", delete(1), rows=[row(2)], counts=(0, 0, 1))
+    assert "0 inserted, 0 updated, 1 deleted; the model 0, 0, 2" in str(history.judged())
 
 
 def test_a_row_that_two_writers_delete_is_counted_by_both() -> None:
-    told = two_appends().commit("three", delete(2), rows=[row(1), row(1)], counts=(0, 0, 1))
-    told.commit("four", delete(2), rows=[row(1), row(1)], counts=(0, 0, 1))
-    assert kind(told.judged()) == "count"
-    told.records[-1] = replace(told.records[-1], started=told.records[-2].started)
-    assert told.judged() is None
+    history = two_appends().commit("three", delete(2), rows=[row(1), row(1)], counts=(0, 0, 1))
+    history.commit("four", delete(2), rows=[row(1), row(1)], counts=(0, 0, 1))
+    assert kind(history.judged()) == "count"
+    history.records[-1] = replace(history.records[-1], started=history.records[-2].started)
+    assert history.judged() is None
 
 
 def test_a_conflict_that_landed_is_a_ghost() -> None:
-    told = two_appends().commit("three", append(row(3)), rows=[row(1), row(1), row(2), row(3)], counts=(1, 0, 0))
-    told.records[-1] = replace(told.records[-1], outcome="conflict", snapshot_id=None)
-    found = told.judged()
+    history = two_appends().commit("three", append(row(3)), rows=[row(1), row(1), row(2), row(3)], counts=(1, 0, 0))
+    history.records[-1] = replace(history.records[-1], outcome="conflict", snapshot_id=None)
+    found = history.judged()
     assert found is not None
     assert found.kind == "ghost"
     assert "ended as 'conflict'" in found.what
 
 
-def test_a_version_of_nobody_is_a_ghost() -> None:
-    told = two_appends()
-    del told.records[0]
-    assert kind(told.judged()) == "ghost"
+def test_a_version_without_a_commit_is_a_ghost() -> None:
+    history = two_appends()
+    del history.records[0]
+    assert kind(history.judged()) == "ghost"
 
 
 def test_an_acknowledged_commit_that_is_not_there_is_lost() -> None:
-    told = two_appends().ended("three", "committed", append(row(3)), snapshot_id=77, counts=(1, 0, 0))
-    assert kind(told.judged()) == "lost"
-    told = two_appends().ended("three", "committed", append(row(3)), counts=(1, 0, 0))
-    assert kind(told.judged()) == "lost"
+    history = two_appends().ended("three", "committed", append(row(3)), snapshot_id=77, counts=(1, 0, 0))
+    assert kind(history.judged()) == "lost"
+    history = two_appends().ended("three", "committed", append(row(3)), counts=(1, 0, 0))
+    assert kind(history.judged()) == "lost"
 
 
 def test_two_commits_that_claim_one_version_are_found() -> None:
-    told = two_appends().ended("three", "committed", append(row(2)), snapshot_id=2, counts=(1, 0, 0))
-    assert kind(told.judged()) == "shared"
+    history = two_appends().ended("three", "committed", append(row(2)), snapshot_id=2, counts=(1, 0, 0))
+    assert kind(history.judged()) == "shared"
 
 
 def test_an_unknown_write_counts_where_it_landed_and_not_where_it_did_not() -> None:
-    told = two_appends()
-    told.records[1] = replace(told.records[1], outcome="unknown", snapshot_id=None, finished=float("inf"))
-    assert told.judged() is None
-    told = two_appends().ended("three", "unknown", append(row(3)))
-    assert told.judged() is None
+    history = two_appends()
+    history.records[1] = replace(history.records[1], outcome="unknown", snapshot_id=None, finished=float("inf"))
+    assert history.judged() is None
+    history = two_appends().ended("three", "unknown", append(row(3)))
+    assert history.judged() is None
 
 
 def test_an_order_against_time_is_found() -> None:
-    told = two_appends()
-    late, early = told.records
-    told.records[:] = [replace(late, started=10, finished=11), replace(early, started=2, finished=3)]
-    assert kind(told.judged()) == "order"
+    history = two_appends()
+    late, early = history.records
+    history.records[:] = [replace(late, started=10, finished=11), replace(early, started=2, finished=3)]
+    assert kind(history.judged()) == "order"
 
 
 def test_a_call_that_changed_nothing_must_have_matched_nothing_while_it_ran() -> None:
-    told = two_appends().ended("three", "unchanged", delete(1))
-    found = told.judged()
+    history = two_appends().ended("three", "unchanged", delete(1))
+    found = history.judged()
     assert found is not None
     assert found.kind == "unexplained"
     # Before the first commit there was nothing to match: a call that began then is explained.
-    told.records[-1] = replace(told.records[-1], started=0.0)
-    assert told.judged() is None
-    # One that had ended before the rows came is, too; one that began after the first row came is not.
-    told.records[-1] = replace(told.records[-1], started=0.0, finished=0.5)
-    assert told.judged() is None
-    told.records[-1] = replace(told.records[-1], started=3.5, finished=99)
-    assert kind(told.judged()) == "unexplained"
+    history.records[-1] = replace(history.records[-1], started=0.0)
+    assert history.judged() is None
+    # So is one that ended before the rows were added; one that began after the first row was added is not.
+    history.records[-1] = replace(history.records[-1], started=0.0, finished=0.5)
+    assert history.judged() is None
+    history.records[-1] = replace(history.records[-1], started=3.5, finished=99)
+    assert kind(history.judged()) == "unexplained"
 
 
 def test_reads_of_two_states_are_found_even_when_nothing_was_written() -> None:
-    told = Told().commit("one", append(row(1)), rows=[row(1)], counts=(1, 0, 0))
-    told.commit("two", append(row(2)), rows=[row(1), row(2)], counts=(1, 0, 0))
+    history = History().commit("one", append(row(1)), rows=[row(1)], counts=(1, 0, 0))
+    history.commit("two", append(row(2)), rows=[row(1), row(2)], counts=(1, 0, 0))
     torn = Record("three", (scan(1), scan(2, row(2))), "abandoned", started=0, finished=99, transaction=True)
-    told.records.append(torn)
-    assert kind(told.judged()) == "unexplained"
-    told.records[-1] = replace(torn, steps=(scan(1, row(1)), scan(2)))
-    assert told.judged() is None
+    history.records.append(torn)
+    assert kind(history.judged()) == "unexplained"
+    history.records[-1] = replace(torn, steps=(scan(1, row(1)), scan(2)))
+    assert history.judged() is None
 
 
 def test_folded_commits_share_a_version_in_their_own_order() -> None:
-    told = Told().commit("one", append(row(1)), rows=[row(1), row(1, v=5)], counts=(1, 0, 0))
+    history = History().commit("one", append(row(1)), rows=[row(1), row(1, v=5)], counts=(1, 0, 0))
     upsert = Step("upsert", rows=(row(1, v=5),), mode="equality")
-    told.ended("two", "committed", upsert, snapshot_id=1, counts=(1, 0, 0))
-    told.records[1] = replace(told.records[1], group_index=0, started=2.0)
-    told.records[0] = replace(told.records[0], group_index=1, finished=99)
-    assert told.judged() is None
+    history.ended("two", "committed", upsert, snapshot_id=1, counts=(1, 0, 0))
+    history.records[1] = replace(history.records[1], group_index=0, started=2.0)
+    history.records[0] = replace(history.records[0], group_index=1, finished=99)
+    assert history.judged() is None
 
 
 def test_columns_and_properties_are_judged_at_the_end() -> None:
-    told = two_appends()
-    told.ended("c", "committed", Step("add_column", name="d0", value="int"))
-    told.ended("x", "conflict", Step("add_column", name="d0", value="string"))
-    told.ended("r", "refused", Step("add_column", name="d0", value="int"))
-    told.ended("p", "committed", Step("set_properties", name="owner", value="p"))
-    told.ended("q", "committed", Step("set_properties", name="owner", value="q"))
+    history = two_appends()
+    history.ended("c", "committed", Step("add_column", name="d0", value="int"))
+    history.ended("x", "conflict", Step("add_column", name="d0", value="string"))
+    history.ended("r", "refused", Step("add_column", name="d0", value="int"))
+    history.ended("p", "committed", Step("set_properties", name="owner", value="p"))
+    history.ended("q", "committed", Step("set_properties", name="owner", value="q"))
     right: dict[str, Any] = {"columns": {"d0": "int"}, "properties": {"owner": "q"}}
-    assert told.judged(**right) is None
-    assert kind(told.judged(**{**right, "columns": {}})) == "column"
-    assert kind(told.judged(**{**right, "columns": {"d0": "string"}})) == "column"
-    assert kind(told.judged(**{**right, "properties": {"owner": "p"}})) == "property"
-    assert kind(told.judged(**{**right, "properties": {}})) == "property"
+    assert history.judged(**right) is None
+    assert kind(history.judged(**{**right, "columns": {}})) == "column"
+    assert kind(history.judged(**{**right, "columns": {"d0": "string"}})) == "column"
+    assert kind(history.judged(**{**right, "properties": {"owner": "p"}})) == "property"
+    assert kind(history.judged(**{**right, "properties": {}})) == "property"
 
 
 def test_a_crash_is_reported_first() -> None:
@@ -319,13 +319,13 @@ def test_a_crash_is_reported_first() -> None:
 
 
 def test_the_statistics_name_outcomes_and_checks() -> None:
-    told = two_appends().ended("three", "conflict", delete(1))
-    told.records[-1] = replace(told.records[-1], checks=("no added rows",))
-    text = statistics(told.records, told.verdict())
+    history = two_appends().ended("three", "conflict", delete(1))
+    history.records[-1] = replace(history.records[-1], checks=("no added rows",))
+    text = statistics(history.records, history.verdict())
     assert "1 × delete: no added rows, 1 not because of rows" in text
     # With the rows gone while it ran, the conflict has a reason.
-    told.records[-1] = replace(told.records[-1], started=0.0)
-    text = statistics(told.records, told.verdict())
+    history.records[-1] = replace(history.records[-1], started=0.0)
+    text = statistics(history.records, history.verdict())
     assert text.splitlines()[-1].endswith("delete: no added rows")
     assert text.splitlines()[0].split() == ["committed", "conflict"]
 

@@ -112,12 +112,12 @@ def test_writers_on_one_trigger_need_fewer_retries_with_jitter(seed: int) -> Non
     assert mean(Policy.JITTER, load, seed) < mean(Policy.EXPONENTIAL, load, seed) < mean(Policy.LINEAR, load, seed)
 
 
-def test_strangers_at_a_light_load_retry_equally_often_under_every_policy() -> None:
+def test_unrelated_writers_at_a_light_load_retry_equally_often_under_every_policy() -> None:
     load = replace(SMALL, arrivals="independent", think_s=10.0, commits=6000)
 
     rates = [rate(policy, load) for policy in Policy]
 
-    # The first attempt meets others by their rate alone: 30 writers / 10 s × 42 ms between read and swap.
+    # The first attempt loses by the rate of commits alone: 30 writers / 10 s × 42 ms between read and swap.
     assert rates == pytest.approx([0.12] * 3, abs=0.02)
 
 
@@ -199,7 +199,7 @@ def test_a_report_is_json() -> None:
     assert plain["load"]["writers"] == 8
 
 
-def test_progress_is_told_to_its_end() -> None:
+def test_progress_is_reported_to_the_end() -> None:
     told: list[tuple[int, int, str]] = []
 
     backoff(writers=4, commits=50, sweep=False, on_progress=lambda *each: told.append(each))

@@ -427,21 +427,21 @@ CONFLICTS: list[tuple[str, Make, tuple[Make, ...], Check, str]] = [
         rename("n", "ts_day"),
         (partition("day(ts)"),),
         SCHEMA,
-        "one name",
+        "the same name",
     ),
     ("widen a dropped one", widen("n", "long"), (drop("n"),), SCHEMA, "was dropped"),
     ("move a dropped one", move("n", first=True), (drop("n"),), SCHEMA, "was dropped"),
     ("optional, dropped", optional("code"), (drop("code"),), SCHEMA, "was dropped"),
     ("optional, a key now", optional("code"), (keys("code"),), SCHEMA, "keys are never null"),
     ("doc of a dropped one", doc("n", "x"), (drop("n"),), SCHEMA, "was dropped"),
-    ("keys changed", keys("code"), (keys(),), SCHEMA, "changed by another, to none"),
+    ("keys changed", keys("code"), (keys(),), SCHEMA, "changed concurrently, to none"),
     ("key dropped", keys("code"), (drop("code"),), SCHEMA, "was dropped"),
     ("key optional", keys("code"), (optional("code"),), SCHEMA, "may be null"),
     ("partitioning changed", partition("day(ts)"), (partition("hour(ts)"),), LAYOUT, "to hour(ts)"),
     ("unpartitioned", partition("day(ts)"), (partition(),), LAYOUT, "to none"),
     ("partition source dropped", partition("n"), (drop("n"),), LAYOUT, "'n' was dropped"),
-    ("partition name taken", partition("day(ts)"), (add("ts_day", "int"),), LAYOUT, "one name"),
-    ("sort order changed", sort("id"), (sort("code"),), LAYOUT, "was changed by another"),
+    ("partition name taken", partition("day(ts)"), (add("ts_day", "int"),), LAYOUT, "the same name"),
+    ("sort order changed", sort("id"), (sort("code"),), LAYOUT, "was changed concurrently"),
     ("sort source dropped", sort("n"), (drop("n"),), LAYOUT, "'n' was dropped"),
     ("branch name taken", branch("b", 1), (branch("b", 2),), REFS, "already has a branch 'b'"),
     ("tag name taken by a branch", tag("b", 1), (branch("b", 1),), REFS, "already has a branch 'b'"),
@@ -464,16 +464,16 @@ CONFLICTS: list[tuple[str, Make, tuple[Make, ...], Check, str]] = [
         drop_branch("audit"),
         (drop_branch("audit"), tag("audit", 3)),
         REFS,
-        "is a tag",
+        "is now a tag",
     ),
     (
         "p25 fast-forward, branch moved",
         forward("main", "audit"),
         (back(1),),
         REFS,
-        "'main' is a branch at snapshot 1",
+        "'main' is now a branch at snapshot 1",
     ),
-    ("p25 rollback, branch moved", back(1), (current(3),), REFS, "and was at snapshot 2"),
+    ("p25 rollback, branch moved", back(1), (current(3),), REFS, "it was at snapshot 2"),
     ("p25 set current, branch moved", current(1), (forward("main", 3),), REFS, "at snapshot 3"),
 ]
 
@@ -546,9 +546,9 @@ def test_two_who_expire_the_same_have_both_done_it() -> None:
 
 
 @pytest.mark.parametrize("late", [tag("t", 1), branch("b", 1), current(4), back(1)])
-def test_r10_who_names_a_snapshot_that_expired_meanwhile_is_told(late: Make) -> None:
+def test_r10_a_change_to_an_expired_snapshot_is_refused(late: Make) -> None:
     intent = late(OLD)
-    with pytest.raises(IntentConflict, match=r"refs unchanged: .*snapshot [14] is not kept any more: it has expired"):
+    with pytest.raises(IntentConflict, match=r"refs unchanged: .*snapshot [14] has expired"):
         metadata_change(MetadataChange(UUID, intent), after(expire(FUTURE), head=OLD))
 
 
@@ -605,12 +605,12 @@ def test_a_snapshot_that_a_ref_names_is_never_removed() -> None:
 
 BAD: list[tuple[str, Make, str]] = [
     ("unknown column", drop("nope"), "There is no column 'nope'"),
-    ("nothing to drop", drop(), "No column is named"),
+    ("nothing to drop", drop(), "No columns were given"),
     ("required", add("x", "int", required=True), "cannot be added as required"),
     ("another type", add("n", "string"), "already, as int"),
-    ("two places", add("x", "int", first=True, after="id"), "one place"),
+    ("two places", add("x", "int", first=True, after="id"), "only one position"),
     ("after nothing", add("x", "int", after="nope"), "There is no column 'nope' in the table"),
-    ("doc is no text", add("x", "int", doc=7), "is a text"),
+    ("doc is not a string", add("x", "int", doc=7), "must be a string"),
     ("bad type", add("x", "integr"), "integr"),
     ("partition field's name", add("id_bucket", "int"), "partition field 'id_bucket' of spec 0"),
     ("drop what partitions", drop("id"), "is a key"),
@@ -619,28 +619,28 @@ BAD: list[tuple[str, Make, str]] = [
     ("rename with a dot", rename("n", "a.b"), "has a dot"),
     ("narrower", widen("id", "int"), "types only get wider"),
     ("not wider", widen("n", "string"), "cannot become string"),
-    ("nowhere", move("n"), "where the column is to go"),
+    ("nowhere", move("n"), "new position is missing"),
     ("beside itself", move("n", after="n"), "itself"),
     ("into another struct", move("n", after="place.zip"), "in the table itself"),
     ("optional key", optional("id"), "keys are never null"),
     ("null key", keys("n"), "may be null"),
-    ("key twice", keys("id", "ID"), "named twice"),
+    ("key twice", keys("id", "ID"), "listed twice"),
     ("unknown transform", partition("weekly(ts)"), "unknown transform"),
     ("clash", lambda _: make.make_set_partitioning(after(add("ts_day", "int")), ["day(ts)"]), "has that name"),
     ("no sort", sort("nope desc"), "does not name a column"),
     ("no such branch", drop_branch("nope"), "There is no branch 'nope'"),
     ("tag is no branch", drop_branch("v1"), "is a tag, not a branch"),
     ("main", drop_branch("main"), "cannot be dropped"),
-    ("branch name", branch("", 1), "is a text"),
+    ("branch name", branch("", 1), "must be a non-empty string"),
     ("branch exists", branch("audit", 1), "already has a branch"),
     ("no such snapshot", tag("t", 99), "no snapshot 99"),
     ("bool is no snapshot", back(True), "no snapshot True"),
     ("retention", branch("b", min_snapshots_to_keep=0), "above 0"),
-    ("not an ancestor", forward("audit", "main"), "no ancestor"),
+    ("not an ancestor", forward("audit", "main"), "not an ancestor"),
     ("forward from a tag", forward("v1", "main"), "is a tag"),
     ("forward to nothing", forward("main", "nope"), "no branch or tag 'nope'"),
-    ("not in history", back(3), "not in the history of 'main'"),
-    ("key of a property", unset(7), "is a text"),  # type: ignore[arg-type]
+    ("not in history", back(3), "which is not in its history"),
+    ("key of a property", unset(7), "must be a string"),  # type: ignore[arg-type]
     ("bad property", props(**{"commit.retry.num-retries": "x"}), "whole number"),
     ("bad retention", props(**{"history.expire.min-snapshots-to-keep": "0"}), "of at least 1"),
     ("nothing retained", expire(retain_last=0), "retain_last must be a whole number above 0, not 0"),

@@ -1,4 +1,4 @@
-"""The models of the protocol hold, reach the states that they are about, and break without any of their rules."""
+"""The models of the protocol hold, reach the relevant situations, and break without any one of their rules."""
 
 from __future__ import annotations
 
@@ -27,39 +27,39 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "model.md"
 FEWEST_STATES = 3_000
 REACHED = {
     "swap": {
-        "everybody commits",
-        "landed, and its writer does not know",
+        "all writers commit",
+        "landed without its writer's knowledge",
         "unknown, landed",
         "unknown, not landed",
-        "found out after no answer",
+        "resolved after a lost answer",
         "committed at the second attempt",
-        "a repeated call is told of its commit",
+        "a repeated call finds its commit",
         "rolled back and acknowledged",
         "gave up",
-        "gave up while a request is still under way",
+        "gave up while a request is still in flight",
     },
     "group": {
-        "everybody commits",
+        "all writers commit",
         "a group of 2 commits",
         "a group of 3 commits",
         "a committed ticket",
         "a returned ticket",
         "a withdrawn ticket",
         "a forgotten ticket",
-        "a stalled combiner is about to lose",
-        "a combiner holds a ticket that was withdrawn",
-        "landed, and its combiner does not know",
+        "a stalled leader is about to lose",
+        "a leader holds a ticket that was withdrawn",
+        "landed without its leader's knowledge",
         "a dead writer's ticket was committed in time",
-        "a dead combiner has the turn",
+        "a dead leader holds the commit lock",
         "a live writer's ticket has expired",
     },
     "compaction": {
         "rows are copied twice in a row",
         "a delete by position is on a copy",
         "a delete by key reaches a copy",
-        "somebody is refused",
-        "2 commits from one and the same table",
-        "3 commits from one and the same table",
+        "a commit is refused",
+        "2 commits from the same table",
+        "3 commits from the same table",
     },
 }
 
@@ -83,7 +83,7 @@ def test_a_model_holds_in_every_state_and_is_not_small(run: Run) -> None:
 
 
 @pytest.mark.parametrize("model", sorted(REACHED))
-def test_a_model_reaches_the_states_that_it_is_about(model: str) -> None:
+def test_a_model_reaches_the_relevant_situations(model: str) -> None:
     reached: Counter[str] = Counter()
     for run in SMALL:
         if run.what.startswith(f"{model}:"):
@@ -102,14 +102,14 @@ def test_every_rule_is_switched_off_once() -> None:
     assert Counter(flaw.rule for flaw in FLAWS) == Counter([*SwapRule, *GroupRule, *CompactionRule])
 
 
-def test_p2_reading_the_head_first_and_guarding_the_tickets_are_each_enough_where_nobody_withdraws() -> None:
+def test_p2_reading_the_head_first_and_guarding_the_tickets_are_each_enough_without_withdrawals() -> None:
     bounds = GroupBounds(crashes=0, losses=0, may_give_up=False)
     for rule in (GroupRule.HEAD_FIRST, GroupRule.TICKETS_ARE_GUARDED):
         assert explore(Group(Setting(bounds, frozenset({rule})))).trace is None
 
 
 def test_p9_without_a_log_of_metadata_files_a_rollback_and_an_expiry_together_hide_a_commit() -> None:
-    """What snapshots alone cannot tell. The code asks their sequence numbers, too, which this model does not have."""
+    """Snapshot ids alone do not show it. The code also compares sequence numbers, which this model does not have."""
     found = explore(Swap(SwapBounds(rollbacks=1, expiries=1, has_log=False)))
     assert found.trace is not None
     assert found.trace.invariant == "failed_is_not_there"
@@ -119,8 +119,8 @@ def test_p9_without_a_log_of_metadata_files_a_rollback_and_an_expiry_together_hi
     ]
 
 
-def test_a_trace_is_a_way_that_the_model_can_go() -> None:
-    """States stand for others with other names; a trace must not change names on its way."""
+def test_a_trace_is_a_path_of_the_model() -> None:
+    """States represent others that differ in names; a trace must not rename processes."""
     for flaw in FLAWS:
         trace = broken_by(flaw).trace
         assert trace is not None
@@ -136,7 +136,7 @@ def test_a_trace_is_a_way_that_the_model_can_go() -> None:
 
 @dataclass(frozen=True)
 class Plain:
-    """A model whose states all stand for themselves."""
+    """A model without symmetry: every state is its own canonical form."""
 
     model: Any
 
@@ -166,7 +166,7 @@ def test_sorting_alike_processes_hides_no_state(model: Any) -> None:
 
 
 def reachable(model: Any) -> set[Any]:
-    """Every state, by another way: depth first, without sorting."""
+    """Every state, found independently: depth first, without sorting."""
     found = set(model.initial())
     stack = list(found)
     while stack:
@@ -208,7 +208,7 @@ def test_the_explorer_visits_everything_once() -> None:
     assert found.marks == {"even": 49}
 
 
-def test_the_explorer_finds_a_shortest_way() -> None:
+def test_the_explorer_finds_a_shortest_path() -> None:
     found = explore(Numbers(forbidden=10))
     assert found.trace is not None
     assert found.trace.steps == ("add one", "double", "add one", "double")
@@ -240,7 +240,7 @@ def test_every_invariant_is_explained_on_the_page() -> None:
     assert "- `no_row_is_there_twice`" in text
 
 
-def test_the_command_shows_the_way_to_what_goes_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_shows_the_path_to_a_broken_invariant(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--off", "TICKETS_ARE_GUARDED"]) == 0
     said = capsys.readouterr().out
     assert "ticket_leaves_waiting_once is broken after 7 steps" in said

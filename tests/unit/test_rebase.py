@@ -93,7 +93,7 @@ MY_MARK = position_delete("my-mark", "f")
 
 
 def marking(kind: Kind, *numbers: int) -> Write:
-    """ManifestMerge-on-read: rows of f go, and for an update they come back in another file."""
+    """Merge-on-read: rows of f are deleted, and an update writes them to another file."""
     moved = {"f": rows(*numbers)} if kind is Kind.UPDATE else {}
     added = (NEW,) if kind is Kind.UPDATE else ()
     return mine(kind, deletes=(MY_MARK,), positions={"f": rows(*numbers)}, touched={"f": F}, moved=moved, added=added)
@@ -242,7 +242,7 @@ def test_a_delete_file_with_positions_elsewhere_is_not_read() -> None:
         carried(marking(U, 7), change)
 
 
-def test_p19_a_row_deleted_meanwhile_does_not_come_back_in_a_copy() -> None:
+def test_p19_a_row_deleted_concurrently_does_not_come_back_in_a_copy() -> None:
     found = carried(copying(U, 1), DELETED_SOME)
     # Row 4 of f is row 3 of the copy, which lacks row 1.
     assert (found.positions, [each.file_path for each in found.removed]) == ({"out": rows(3)}, ["f"])

@@ -43,7 +43,7 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class NotAlone:
-    """Other commits are queued: to go ahead of them would make all of them lose."""
+    """Other commits are queued, and all of them would lose to this swap."""
 
 
 AttemptResult = Landed | Lost | NotAlone | Refused
@@ -51,7 +51,7 @@ AttemptResult = Landed | Lost | NotAlone | Refused
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Attempt:
-    """One attempt. ``leads``: this writer holds the commit lock and commits for the queued writers, too."""
+    """One attempt. ``leads``: this writer holds the commit lock and also commits for the queued writers."""
 
     context: CommitContext
     unit: CommitUnit
@@ -199,22 +199,22 @@ class Attempt:
         return CommitRecord(self.table.table_uuid, identity.commit_id, identity.digest, snapshot_id, number, summary)
 
     def _swapped(self, prepared: Prepared, built: Built, files: AttemptFiles) -> Resolution:
-        """Send the swap, find out its outcome, and tell the queue."""
+        """Send the swap, resolve its outcome, and update the queue."""
         context = self.context
         resolver = Resolver(
             context.catalog, context.runtime, self.table, self.unit.identity, self.unit.retry, prepared, built
         )
-        told: Outcome = Unknown("the leader was interrupted")
+        outcome: Outcome = Unknown("the leader was interrupted")
         try:
             resolution = resolver.resolve(self._answer(prepared, built, files))
-            told = resolution.outcome
+            outcome = resolution.outcome
         except FrazilError:
-            told = Stale(None) if self.progress.state is SwapState.SETTLED else told
+            outcome = Stale(None) if self.progress.state is SwapState.SETTLED else outcome
             raise
         finally:
             queue_update, queue = prepared.proposal.queue_update, context.catalog.queue
             if queue_update is not None and queue is not None and queue.claims is not None:
-                queue.claims.conclude(queue_update, told)
+                queue.claims.conclude(queue_update, outcome)
         return resolution
 
     def _answer(self, prepared: Prepared, built: Built, files: AttemptFiles) -> Outcome:

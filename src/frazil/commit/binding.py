@@ -1,7 +1,7 @@
-"""Intents made from what the caller wrote: names become field ids, and what cannot be is refused at once.
+"""Makes intents of the caller's arguments: names become field ids, and invalid arguments are refused at once.
 
-Every intent is replayed once on the base it was made on. What that refuses is the caller's mistake (InvalidInput); what
-a later head refuses is a conflict (rule P16).
+Every intent is replayed once on the base it was made on. A refusal there is the caller's mistake (InvalidInput); a
+refusal on a later head is a conflict (rule P16).
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from frazil.format.partitions import AnyTransform, parse_partitioning, parse_sor
 from frazil.format.properties import checked_properties
 from frazil.format.schemas import suggestion, to_type
 
-Made = TypeVar("Made", bound=Intent)
+IntentT = TypeVar("IntentT", bound=Intent)
 
 
-def _tried(intent: Made, base: TableMetadata) -> Made:
+def _checked(intent: IntentT, base: TableMetadata) -> IntentT:
     replay(intent, base)
     return intent
 
@@ -55,7 +55,7 @@ def _tried(intent: Made, base: TableMetadata) -> Made:
 
 
 def make_schema_union(base: TableMetadata, incoming: pa.Schema) -> SchemaUnion:
-    return _tried(SchemaUnion(incoming, base.current_schema_id), base)
+    return _checked(SchemaUnion(incoming, base.current_schema_id), base)
 
 
 def make_add_column(
@@ -72,37 +72,37 @@ def make_add_column(
     owner, own_name = evolution.struct_for_new(schema, name)
     if required:
         raise InvalidInput(
-            f"The column {own_name!r} cannot be added as required: rows that are there have no value for it",
-            advice="Add it as an optional column; tables of format version 2 have no defaults",
+            f"The column {own_name!r} cannot be added as required: existing rows have no value for it",
+            advice="Add it as an optional column; tables of format version 2 have no default values",
         )
     place = _place(base, owner, first=first, after=after)
     shown = own_name if owner is None else f"{owner.name}.{own_name}"
     depth = 0 if owner is None else len(evolution.column_path(schema, owner.field_id) or ())
     checked = to_type(kind, shown, depth=depth)
-    return _tried(AddColumn(owner, own_name, checked, _checked_doc(doc), place or LAST), base)
+    return _checked(AddColumn(owner, own_name, checked, _checked_doc(doc), place or LAST), base)
 
 
 def make_drop_columns(base: TableMetadata, names: Iterable[Name]) -> DropColumns:
     columns = tuple(evolution.bind(base.schema(), name) for name in names)
     if not columns:
-        raise InvalidInput("No column is named", advice="Name what is to be dropped: drop_column('x')")
-    return _tried(DropColumns(columns), base)
+        raise InvalidInput("No columns were given", advice="Name the columns to drop: drop_column('x')")
+    return _checked(DropColumns(columns), base)
 
 
 def make_rename_column(base: TableMetadata, old: Name, new: str) -> RenameColumn:
     column = evolution.bind(base.schema(), old)
     own_name = base.schema().find_field(column.field_id).name
-    return _tried(RenameColumn(column, own_name, evolution.one_name(new)), base)
+    return _checked(RenameColumn(column, own_name, evolution.one_name(new)), base)
 
 
 def make_widen_column(base: TableMetadata, name: Name, kind: object) -> WidenColumn:
     column = evolution.bind(base.schema(), name)
     wider = to_type(kind, column.name)
-    mine = base.schema().find_field(column.field_id).field_type
-    if evolution.can_widen(wider, mine):
-        # On a later head this is a wider column than was asked for, and fine; here it is a mistake.
-        raise InvalidInput(f"The column {column.name!r} is {mine}, which cannot become {wider}: types only get wider")
-    return _tried(WidenColumn(column, wider), base)
+    current = base.schema().find_field(column.field_id).field_type
+    if evolution.can_widen(wider, current):
+        # A later head may have a wider type than this one, which is fine; on the base it is a mistake.
+        raise InvalidInput(f"The column {column.name!r} is {current} and cannot become {wider}: types only get wider")
+    return _checked(WidenColumn(column, wider), base)
 
 
 def make_move_column(
@@ -112,16 +112,16 @@ def make_move_column(
     owner = evolution.owner_of(base.schema(), column)
     place = _place(base, owner, first=first, after=after, before=before, moved=column.field_id)
     if place is None:
-        raise InvalidInput("Nothing says where the column is to go", advice="Pass first=True, after='x' or before='x'")
-    return _tried(MoveColumn(column, place), base)
+        raise InvalidInput("The column's new position is missing", advice="Pass first=True, after='x' or before='x'")
+    return _checked(MoveColumn(column, place), base)
 
 
 def make_make_optional(base: TableMetadata, name: Name) -> MakeOptional:
-    return _tried(MakeOptional(evolution.bind(base.schema(), name)), base)
+    return _checked(MakeOptional(evolution.bind(base.schema(), name)), base)
 
 
 def make_set_doc(base: TableMetadata, name: Name, doc: str | None) -> SetDoc:
-    return _tried(SetDoc(evolution.bind(base.schema(), name), _checked_doc(doc)), base)
+    return _checked(SetDoc(evolution.bind(base.schema(), name), _checked_doc(doc)), base)
 
 
 def make_set_keys(base: TableMetadata, names: Sequence[Name]) -> SetKeys:
@@ -129,8 +129,8 @@ def make_set_keys(base: TableMetadata, names: Sequence[Name]) -> SetKeys:
     columns = tuple(evolution.bind(base.schema(), name) for name in listed)
     twice = next((each for position, each in enumerate(columns) if each in columns[:position]), None)
     if twice is not None:
-        raise InvalidInput(f"The key {twice.name!r} is named twice")
-    return _tried(SetKeys(columns, frozenset(base.schema().identifier_field_ids)), base)
+        raise InvalidInput(f"The key {twice.name!r} is listed twice")
+    return _checked(SetKeys(columns, frozenset(base.schema().identifier_field_ids)), base)
 
 
 def _place(
@@ -143,7 +143,7 @@ def _place(
     moved: int | None = None,
 ) -> ColumnPosition | None:
     if first + (after is not None) + (before is not None) > 1:
-        raise InvalidInput("A column goes to one place", advice="Pass one of first, after and before")
+        raise InvalidInput("A column has only one position", advice="Pass only one of first, after and before")
     if after is not None:
         return evolution.position_beside(base.schema(), owner, "after", after, moved)
     if before is not None:
@@ -153,7 +153,7 @@ def _place(
 
 def _checked_doc(doc: object) -> str | None:
     if doc is not None and not isinstance(doc, str):
-        raise InvalidInput(f"A column's comment is a text, not {doc!r}")
+        raise InvalidInput(f"A column's comment must be a string, not {doc!r}")
     return doc
 
 
@@ -166,7 +166,7 @@ def make_set_partitioning(base: TableMetadata, texts: Sequence[str]) -> SetParti
         PartitionTerm(_source(base, field.source_id), str(field.transform), _evolved_name(field.name, field.transform))
         for field in parse_partitioning(texts, schema).fields
     )
-    return _tried(SetPartitioning(terms, base.default_spec_id), base)
+    return _checked(SetPartitioning(terms, base.default_spec_id), base)
 
 
 def make_set_sort_order(base: TableMetadata, texts: Sequence[str]) -> SetSortOrder:
@@ -174,7 +174,7 @@ def make_set_sort_order(base: TableMetadata, texts: Sequence[str]) -> SetSortOrd
         SortTerm(_source(base, field.source_id), str(field.transform), field.direction.value, field.null_order.value)
         for field in parse_sort(texts, base.schema()).fields
     )
-    return _tried(SetSortOrder(terms, base.default_sort_order_id), base)
+    return _checked(SetSortOrder(terms, base.default_sort_order_id), base)
 
 
 def _source(base: TableMetadata, field_id: int) -> BoundColumn:
@@ -182,7 +182,7 @@ def _source(base: TableMetadata, field_id: int) -> BoundColumn:
 
 
 def _evolved_name(name: str, transform: AnyTransform) -> str:
-    # As Iceberg Java names fields that are added to a table: bucket(16) and bucket(32) of one column stay apart.
+    # As Iceberg Java names fields that are added to a table: bucket(16) and bucket(32) of one column get two names.
     match transform:
         case BucketTransform():
             return f"{name}_{transform.num_buckets}"
@@ -200,11 +200,11 @@ def make_property_change(
     checked = checked_properties(updates or {})
     gone = tuple(removals)
     if "format-version" in checked:
-        raise Unsupported("The format version is not a property that can be set", advice="Tables are of version 2")
+        raise Unsupported("The format version cannot be set as a property", advice="Frazil writes format version 2")
     bad = [key for key in gone if not isinstance(key, str)]
     if bad:
-        raise InvalidInput(f"The key of a property is a text, not {bad[0]!r}")
-    return _tried(PropertyChange(checked, gone), base)
+        raise InvalidInput(f"The key of a property must be a string, not {bad[0]!r}")
+    return _checked(PropertyChange(checked, gone), base)
 
 
 def make_new_ref(
@@ -218,7 +218,7 @@ def make_new_ref(
     min_snapshots_to_keep: int | None = None,
 ) -> NewRef:
     if not isinstance(name, str) or not name.strip():
-        raise InvalidInput(f"The name of a {kind} is a text, not {name!r}")
+        raise InvalidInput(f"The name of a {kind} must be a non-empty string, not {name!r}")
     numbers = {
         "max_ref_age_ms": max_ref_age_ms,
         "max_snapshot_age_ms": max_snapshot_age_ms,
@@ -228,43 +228,43 @@ def make_new_ref(
         if number is not None and (isinstance(number, bool) or not isinstance(number, int) or not 0 < number < 2**63):
             raise InvalidInput(f"{argument} must be a whole number above 0, not {number!r}")
     snapshot_id = None if snapshot is None else _snapshot_id(base, snapshot)
-    return _tried(NewRef(name, kind, snapshot_id, **numbers), base)
+    return _checked(NewRef(name, kind, snapshot_id, **numbers), base)
 
 
 def make_remove_ref(base: TableMetadata, name: str, kind: RefKind) -> RemoveRef:
     if name == MAIN:
         raise InvalidInput("The branch 'main' cannot be dropped", advice="Drop the table, or roll it back")
-    return _tried(RemoveRef(name, kind, _ref(base, name, kind)), base)
+    return _checked(RemoveRef(name, kind, _ref(base, name, kind)), base)
 
 
 def make_fast_forward(base: TableMetadata, branch: str, to: int | str) -> MoveRef:
-    """The branch moves to a snapshot that was built on its own head."""
+    """Moves a branch forward to a descendant of its head."""
     replaced = _branch_head(base, branch)
     snapshot_id = _snapshot_id(base, to)
     if replaced is not None and not base.is_ancestor(replaced, of=snapshot_id):
         raise InvalidInput(
-            f"The branch {branch!r} cannot be fast-forwarded to {to!r}: its head {replaced} is no ancestor of "
+            f"The branch {branch!r} cannot be fast-forwarded to {to!r}: its head {replaced} is not an ancestor of "
             f"snapshot {snapshot_id}",
-            advice="Somebody committed to it since the other was branched off; redo that work on top of its head",
+            advice="The branch has commits that the target lacks; repeat the target's work on top of the branch's head",
         )
-    return _tried(MoveRef(branch, snapshot_id, replaced), base)
+    return _checked(MoveRef(branch, snapshot_id, replaced), base)
 
 
 def make_rollback(base: TableMetadata, snapshot: int | str, branch: str = MAIN) -> MoveRef:
-    """The branch goes back to a snapshot of its own history."""
+    """Moves a branch back to a snapshot of its own history."""
     replaced = _branch_head(base, branch)
     snapshot_id = _snapshot_id(base, snapshot)
     if not base.is_ancestor(snapshot_id, of=replaced):
         raise InvalidInput(
-            f"Snapshot {snapshot_id} is not in the history of {branch!r}, so there is no going back to it",
-            advice="history() tells which ones are; set_current_snapshot() takes any snapshot",
+            f"The branch {branch!r} cannot be rolled back to snapshot {snapshot_id}, which is not in its history",
+            advice="history() lists its snapshots; set_current_snapshot() accepts any snapshot of the table",
         )
-    return _tried(MoveRef(branch, snapshot_id, replaced), base)
+    return _checked(MoveRef(branch, snapshot_id, replaced), base)
 
 
 def make_set_current(base: TableMetadata, snapshot: int | str, branch: str = MAIN) -> MoveRef:
-    """The branch goes to any snapshot of the table."""
-    return _tried(MoveRef(branch, _snapshot_id(base, snapshot), _branch_head(base, branch)), base)
+    """Moves a branch to any snapshot of the table."""
+    return _checked(MoveRef(branch, _snapshot_id(base, snapshot), _branch_head(base, branch)), base)
 
 
 def make_expire_snapshots(
@@ -275,13 +275,13 @@ def make_expire_snapshots(
     ):
         raise InvalidInput(
             f"retain_last must be a whole number above 0, not {retain_last!r}",
-            advice="A branch keeps its newest snapshot in any case",
+            advice="A branch always keeps its newest snapshot",
         )
-    return _tried(ExpireSnapshots(older_than_ms, retain_last), base)
+    return _checked(ExpireSnapshots(older_than_ms, retain_last), base)
 
 
 def _branch_head(base: TableMetadata, branch: str) -> int | None:
-    # Before the first commit there is no main, and yet it is a branch.
+    # A table without commits has no ref "main", but its main branch exists.
     return None if branch == MAIN and MAIN not in base.refs else _ref(base, branch, "branch")
 
 
@@ -302,6 +302,6 @@ def _snapshot_id(base: TableMetadata, snapshot: int | str) -> int:
         return int(base.refs[snapshot]["snapshot-id"])
     if isinstance(snapshot, bool) or not isinstance(snapshot, int) or not base.has_snapshot(snapshot):
         raise InvalidInput(
-            f"The table has no snapshot {snapshot!r}", advice="Name a snapshot that history() lists, a branch or a tag"
+            f"The table has no snapshot {snapshot!r}", advice="Pass a snapshot id from history(), a branch or a tag"
         )
     return snapshot

@@ -12,7 +12,7 @@ from frazil.commit.intents import IntentConflict
 from frazil.commit.manifests import FilesMissing, missing_files
 from frazil.commit.metadata_changes import metadata_change, removing
 from frazil.commit.operations import MetadataChange
-from frazil.commit.retention import gone_with_a_commit
+from frazil.commit.retention import expired_with_commit
 from frazil.commit.snapshot_layout import (
     Effect,
     SnapshotPosition,
@@ -135,7 +135,7 @@ def add_write(
     """
     write = step.write
     if write.is_empty and len(unit.steps) == 1:
-        # The write found nothing to do, as if it had come before everything that landed since its base.
+        # The write found nothing to do, as if it had landed before all changes since its base.
         return onto
     found = checked_and_rebased(unit, step, onto, scope.catalog)
     if not isinstance(found, RebasedStep):
@@ -193,7 +193,7 @@ def owning(built: Built, position: SnapshotPosition) -> Built:
 
 def expire_old(onto: Built, pinned: Callable[[], frozenset[int]]) -> Built:
     """Expire snapshots past their age with the commit (rule P18), and record their manifest lists for clean-up."""
-    expired = gone_with_a_commit(onto.metadata, onto.head.now_ms, pinned)
+    expired = expired_with_commit(onto.metadata, onto.head.now_ms, pinned)
     if not expired.snapshot_ids:
         return onto
     lists = (each.manifest_list for each in map(onto.metadata.snapshot, expired.snapshot_ids) if each is not None)
@@ -217,7 +217,7 @@ def parent_of(ident: Ident, metadata: TableMetadata, branch: str) -> Snapshot | 
 def _position(
     unit: TableUnit, found: RebasedStep, parent: Snapshot | None, onto: Built, scope: Scope
 ) -> SnapshotPosition:
-    # The snapshot that was read is the parent, unless concurrent commits came in between. The first effective write
+    # The snapshot that was read is the parent, unless concurrent commits are in between. The first effective write
     # read the base, however many steps before it only read.
     is_first = found.step is unit.effective_writes[0]
     read = found.step.write.base.sequence_number if found.history.changes and is_first else None

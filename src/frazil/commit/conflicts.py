@@ -136,7 +136,7 @@ def _branch_exists(write: Write, head: TableMetadata) -> Conflict | None:
 
 def _schema_compatible(write: Write, head: TableMetadata) -> Conflict | None:
     schema = head.schema()
-    if write.brings_rows:
+    if write.adds_rows:
         dropped = [name for field_id, name in write.written_ids.items() if field_id not in schema.field_ids]
         if dropped:
             return _schema_conflict(

@@ -180,7 +180,7 @@ class Coordination:
             return None
         progress.settles()
         if isinstance(error, CommitUnknown):
-            # This writer's own swap would have settled the ticket, too: it has not landed and never will.
+            # This writer's own swap would also have settled the ticket: it has not landed and never will.
             self._unit.remove_everything()
             raise CatalogUnavailable(
                 f"The {self._unit.name} on {self._table.ident} was not committed: the catalog did not answer",

@@ -1,4 +1,4 @@
-"""Operations as they travel in a catalog's queue: only those that mean the same whoever commits them, on any head."""
+"""Serializes operations for a catalog's queue: those that mean the same on any head, whichever writer commits them."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from frazil.model import DataFile, FieldSummary, Isolation, Manifest
 VERSION = 2
 MOST_BYTES = 256 << 10
 MOST_FILES = 100
-"""Of an operation with more, a reference travels: the manifests that its writer has made of them."""
+"""A ticket lists at most this many files. An operation with more is queued with manifests that list its files."""
 
 
 class UnreadableTicket(Exception):
-    """A ticket that this release cannot read, or that names what may not travel."""
+    """A ticket that this release cannot read, or that contains an operation which cannot be delegated."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DelegatedCommit:
-    """What one commit does, where others may do it: rows that come, and properties of the table."""
+    """A commit that another writer may make: added rows, and changes of table properties."""
 
     write: Write | None
     changes: tuple[MetadataChange, ...] = ()
@@ -48,7 +48,7 @@ MakeBundles = Callable[[], tuple[Bundle, ...]]
 
 
 def delegable(operations: Sequence[Operation]) -> DelegatedCommit | None:
-    """What others may commit; None: these operations are for their own writer."""
+    """The operations as a delegated commit; None: only their own writer can commit them."""
     writes = [each for each in operations if isinstance(each, Write)]
     changes = tuple(each for each in operations if isinstance(each, MetadataChange))
     if len(writes) > 1 or not all(each.only_adds for each in writes):
@@ -58,17 +58,17 @@ def delegable(operations: Sequence[Operation]) -> DelegatedCommit | None:
     return DelegatedCommit(writes[0] if writes else None, changes)
 
 
-def encode(parcel: DelegatedCommit, identity: Identity, bundling: MakeBundles) -> bytes | None:
-    """The body of a ticket; None: it is too odd to travel."""
+def encode(delegated: DelegatedCommit, identity: Identity, make_bundles: MakeBundles) -> bytes | None:
+    """The body of a ticket; None: it is too large, or JSON cannot represent one of its values."""
     raw: dict[str, Any] = {"digest": identity.digest, "given": identity.given}
-    write = parcel.write
+    write = delegated.write
     try:
-        raw["changes"] = [_change(each) for each in parcel.changes]
+        raw["changes"] = [_change(each) for each in delegated.changes]
         if write is not None and write.new_files > MOST_FILES:
-            write = replace(write, added=(), deletes=(), bundles=bundling())
+            write = replace(write, added=(), deletes=(), bundles=make_bundles())
         body = orjson.dumps({**raw, "write": None if write is None else _write(write)})
         if len(body) > MOST_BYTES and write is not None and not write.bundles:
-            write = replace(write, added=(), deletes=(), bundles=bundling())
+            write = replace(write, added=(), deletes=(), bundles=make_bundles())
             body = orjson.dumps({**raw, "write": _write(write)})
     except (CannotWrite, TypeError):
         return None
@@ -76,7 +76,9 @@ def encode(parcel: DelegatedCommit, identity: Identity, bundling: MakeBundles) -
 
 
 def decode(ticket: QueuedCommit) -> tuple[DelegatedCommit, Identity]:
-    """What ``encode`` was given. Raises UnreadableTicket, whatever is wrong: its own writer knows better (rule P4)."""
+    """The delegated commit and identity in a ticket. Raises UnreadableTicket, on which the leader returns the ticket to
+    its writer (rule P4).
+    """
     if ticket.version != VERSION:
         raise UnreadableTicket(f"version {ticket.version}")
     try:
@@ -161,7 +163,7 @@ def _write_of(ticket: QueuedCommit, raw: dict[str, Any]) -> Write:
 
 
 def _file(file: DataFile) -> list[Any]:
-    """All of it: unlike a summary, this goes into a manifest."""
+    """Every field, unlike in a summary: the leader writes the file into a manifest."""
     rest = [list(file.column_sizes.items()), file.split_offsets, _text(file.key_metadata), file.sort_order_id]
     return [file_to_json(file), rest]
 

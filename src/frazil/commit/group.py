@@ -71,7 +71,7 @@ def shared_write(unit: TableUnit, scope: Scope) -> WriteStep | None:
 
 
 def queue_update_of(built: Built, own: str | None) -> QueueUpdate | None:
-    """What the swap changes in the queue. ``own``: the ticket of the leader, if it is queued, too."""
+    """What the swap changes in the queue. ``own``: the ticket of the leader, if it is queued as well."""
     group = built.group
     if group is None and own is None:
         return None
@@ -215,7 +215,7 @@ class _Assembly:
             raise _Returned
         if write.staged_since_ms is not None and may_be_cleaned_up(write.staged_since_ms, now, properties):
             raise _Returned
-        # A write with a snapshot of its own is checked when it is added, against the other members, too.
+        # A write with a snapshot of its own is checked when it is added, also against the other members.
         if self._shares(member):
             self._check_unchanged(write)
         if write.merges:
@@ -291,7 +291,7 @@ class _Assembly:
 
     def _add_shared_snapshot(self, branch: str, own: WriteStep | None, parts: Sequence[_Part]) -> None:
         scope, metadata = self._scope, self._built.metadata
-        rows = [part for part in parts if part.write.brings_rows]
+        rows = [part for part in parts if part.write.adds_rows]
         step = self._shared_step(branch, own, parts, Kind.APPEND if rows else Kind.REWRITE)
         parent = parent_of(self._ident, metadata, branch)
         position = SnapshotPosition(
@@ -421,7 +421,7 @@ def _alike(write: Write) -> Hashable:
     on = (write.table_uuid, write.branch, write.base, write.isolation, write.on_deleted)
     columns = (write.schema_id, tuple(write.written_ids.items()), write.nullable_ids)
     keys = (write.keys, write.key_spec_id, frozenset(write.new_specs))
-    return (write.kind, write.brings_rows, on, columns, keys)
+    return (write.kind, write.adds_rows, on, columns, keys)
 
 
 def _knows_base(write: Write, head: TableMetadata) -> bool:

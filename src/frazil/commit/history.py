@@ -1,7 +1,7 @@
-"""What happened between the snapshot an operation read and the head it wants to build on.
+"""The changes between an operation's base and the head that its attempt builds on.
 
-Three sources say the same, from fast to slow: what this process has seen before, the summaries that a SQL catalog keeps
-(one query for all snapshots), and the manifests, which are the truth.
+There are three equivalent sources, fastest first: this process's cache, the summaries that a SQL catalog keeps (one
+query for all snapshots), and the manifests, which are authoritative.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from frazil.format.storage import Storage, is_local
 from frazil.model import Change, Content, DataFile, Entry, Manifest, Predicate, Snapshot, Status
 
 _REMOTE_THREADS = 16
-# Larger ones would push everything else out of the memory for parsed files.
+# Larger ones would evict everything else from the cache of parsed files.
 _MOST_REMEMBERED = 4 << 20
 
 T = TypeVar("T")
@@ -31,18 +31,18 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What landed on a branch after a base, oldest first."""
+    """The changes that landed on a branch after a base, oldest first."""
 
     changes: tuple[Change, ...]
     base_is_ancestor: bool
-    """False: the branch no longer leads back to the base (rule P25). The changes are then those newer than it."""
+    """False: the base is no longer in the branch's history (rule P25). ``changes`` are then those newer than it."""
     base_is_lost: bool = False
-    """The base has expired, and its files were removed: nobody can say any more what has changed since."""
+    """The base has expired and its files were removed, so the changes since cannot be determined."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A change in memory, and whether the summaries were asked about it: they alone know its predicate."""
+    """A cached change, and whether the summaries were queried for it: only they contain its predicate."""
 
     change: Change
     is_complete: bool
@@ -51,14 +51,14 @@ class _Known:
 def history(storage: Storage, head: TableMetadata, branch: str, base: Base, summaries: Source) -> History:
     """Every change from ``base`` (without it) to the head of ``branch``.
 
-    ``summaries`` is asked once, and only when a change is not in memory. Raises CorruptMetadata when a manifest cannot
-    be read: others may have expired it since the head was read.
+    ``summaries`` is queried once, and only if a change is not cached. Raises CorruptMetadata if a manifest cannot be
+    read: it may have expired since the head was read.
     """
     newest = head.head_snapshot(branch)
     if newest is None:
         return History((), base_is_ancestor=base.snapshot_id is None)
     if base.snapshot is not None and not head.has_snapshot(base.snapshot.snapshot_id):
-        # It has expired, or was rolled back first. Which of the two, the branch's own snapshots say.
+        # The base has expired, perhaps after a rollback. The branch's own snapshots show which.
         head = head.with_snapshot(base.snapshot)
     passed, met_base = _walk(head, newest, base)
     if not met_base:
@@ -72,7 +72,7 @@ def history(storage: Storage, head: TableMetadata, branch: str, base: Base, summ
 
 
 def change_of(storage: Storage, metadata: TableMetadata, snapshot: Snapshot) -> Change:
-    """What a snapshot did, from its manifests. It has no predicate: manifests do not know one."""
+    """The change that a snapshot made, from its manifests. It has no predicate: manifests do not contain one."""
     known: _Known | None = storage.parsed.get(_key(metadata, snapshot))
     if known is not None:
         return known.change
@@ -85,14 +85,14 @@ def change_of(storage: Storage, metadata: TableMetadata, snapshot: Snapshot) -> 
 
 
 def _walk(head: TableMetadata, newest: Snapshot, base: Base) -> tuple[list[Snapshot], bool]:
-    """The snapshots from the head back to the base, without it; and whether it was met."""
+    """The snapshots from the head back to the base, without the base, and whether the base was reached."""
     passed: list[Snapshot] = []
     for snapshot in head.ancestors(newest.snapshot_id):
         if snapshot.snapshot_id == base.snapshot_id:
             return passed, True
         passed.append(snapshot)
         if not _is_after(snapshot, base) and snapshot.sequence_number:
-            # As old as the base, or older: the base cannot come any more. (Before format version 2 all numbers are 0.)
+            # As old as the base, or older: the base cannot follow. (In format version 1 all numbers are 0.)
             break
     return passed, False
 
@@ -102,12 +102,12 @@ def _is_after(snapshot: Snapshot, base: Base) -> bool:
 
 
 def _is_broken(storage: Storage, head: TableMetadata, oldest: Snapshot, base: Base) -> bool:
-    """Does the way back end where a snapshot has expired, rather than where the table began or the base was left?"""
+    """Whether the walk ended at an expired snapshot, rather than at the table's first one or before the base."""
     if not _is_after(oldest, base):
         return False
     if oldest.parent_snapshot_id is not None:
         return not head.has_snapshot(oldest.parent_snapshot_id)
-    # PyIceberg clears the parents of those it keeps. What was not made on an empty table had a parent once.
+    # PyIceberg clears the parent ids of snapshots whose parents expire. A snapshot with older files had a parent.
     manifests = _manifests(storage, oldest)
     return any(each.added_snapshot_id != oldest.snapshot_id or each.existing_files_count for each in manifests)
 
@@ -123,31 +123,32 @@ def _over_a_gap(
     base: Base,
     summaries: Source,
 ) -> History:
-    """What came of the base up to the oldest snapshot that is still there, then each of the later ones.
+    """The changes from the base to the oldest kept snapshot, then each later change.
 
-    The expired ones count by the difference they made. Where summaries are kept of them, and come to that very
-    difference, they tell more; some may be missing, and some may be of other branches or of what was rolled back.
+    The expired snapshots are replaced by the difference between the two. Their summaries are more precise and are used
+    if they add up to exactly that difference: some may be missing, belong to other branches, or were rolled back.
     """
     oldest = passed[-1]
     first, *later = _changes(storage, head, passed[0], tuple(reversed(passed)), summaries)
-    told = (*_in_the_gap(base, oldest, summaries), first)
+    summarized = (*_in_the_gap(base, oldest, summaries), first)
     after = _listed(storage, oldest)
     try:
         before = _listed(storage, start)
         gone = _live(storage, [each for path, each in before.items() if path not in after])
     except CorruptMetadata:
-        # Who expired it removed its files, too.
-        return History((*_asked_to_go(told[:-1], ()), first, *later), base_is_ancestor=False, base_is_lost=True)
+        # Its files were removed when it expired.
+        requests = _delete_requests(summarized[:-1], ())
+        return History((*requests, first, *later), base_is_ancestor=False, base_is_lost=True)
     net = _difference(oldest, gone, _live(storage, [each for path, each in after.items() if path not in before]))
-    if _all_together(told) != _all_together((net,)):
-        told = (*_asked_to_go(told, net.deletes), net)
-    return History((*told, *later), base_is_ancestor=True)
+    if _combined(summarized) != _combined((net,)):
+        summarized = (*_delete_requests(summarized, net.deletes), net)
+    return History((*summarized, *later), base_is_ancestor=True)
 
 
 def _in_the_gap(base: Base, oldest: Snapshot, summaries: Source) -> list[Change]:
     kept = summaries(base.sequence_number, oldest.sequence_number - 1)
     found = [
-        # A predicate alone, of a change with too many files: its place among the others is not known.
+        # Only the predicate of a change with too many files: its position among the changes is not known.
         each if isinstance(each, Change) else Change(key, oldest.sequence_number - 1, "delete", predicate=each)
         for key, each in kept.items()
     ]
@@ -155,22 +156,22 @@ def _in_the_gap(base: Base, oldest: Snapshot, summaries: Source) -> list[Change]
     return sorted(inside, key=lambda change: change.sequence_number)
 
 
-def _all_together(changes: Iterable[Change]) -> tuple[frozenset[str], frozenset[str]]:
-    """The files that come and those that go, by path, when the changes are done one after the other."""
-    came: set[str] = set()
-    went: set[str] = set()
+def _combined(changes: Iterable[Change]) -> tuple[frozenset[str], frozenset[str]]:
+    """The paths of the files added and removed by all changes together, in order."""
+    added: set[str] = set()
+    removed: set[str] = set()
     for change in changes:
         new = {entry.file.file_path for entry in (*change.added, *change.deletes)}
         old = {file.file_path for file in (*change.removed, *change.removed_deletes)}
-        went |= old - came
-        came = (came - old) | new
-    return frozenset(came), frozenset(went)
+        removed |= old - added
+        added = (added - old) | new
+    return frozenset(added), frozenset(removed)
 
 
-def _asked_to_go(changes: Iterable[Change], live: Iterable[Entry]) -> Iterator[Change]:
-    """What the changes were asked to take out of the table, without their files: a difference has no predicates (P23).
+def _delete_requests(changes: Iterable[Change], live: Iterable[Entry]) -> Iterator[Change]:
+    """The deletes that the changes requested, without their files: a difference has no predicates (P23).
 
-    Deletes by key that say nothing else are kept while they are ``live``: only then can their keys be read for sure.
+    Equality deletes without a predicate are kept if they are ``live``: only then are their keys certain to be readable.
     """
     readable = {entry.file.file_path for entry in live if entry.file.content == Content.EQUALITY_DELETES}
     for change in changes:
@@ -179,7 +180,7 @@ def _asked_to_go(changes: Iterable[Change], live: Iterable[Entry]) -> Iterator[C
             yield replace(change, added=(), removed=(), deletes=by_key, removed_deletes=(), lineage_path=None)
 
 
-# Changes, by the fastest source that knows them
+# Changes, from the fastest source that has them
 
 
 def _changes(
@@ -192,13 +193,13 @@ def _changes(
             found[snapshot.snapshot_id] = known.change
     missing = [each for each in snapshots if each.snapshot_id not in found]
     if missing:
-        for snapshot, change in _found_out(storage, head, newest, missing, summaries):
+        for snapshot, change in _loaded(storage, head, newest, missing, summaries):
             _remember(storage, head, snapshot, _Known(change, is_complete=True))
             found[snapshot.snapshot_id] = change
     return tuple(found[each.snapshot_id] for each in snapshots)
 
 
-def _found_out(
+def _loaded(
     storage: Storage, head: TableMetadata, newest: Snapshot, missing: Sequence[Snapshot], summaries: Source
 ) -> Iterator[tuple[Snapshot, Change]]:
     numbers = [each.sequence_number for each in missing]
@@ -220,13 +221,13 @@ def _found_out(
             return change_of(storage, head, snapshot)
         return _read_change(storage, head, snapshot, own)
 
-    for snapshot, change in zip(unread, _side_by_side(head.location, read, unread), strict=True):
+    for snapshot, change in zip(unread, _in_parallel(head.location, read, unread), strict=True):
         summary = kept.get(snapshot.snapshot_id)
         yield snapshot, replace(change, predicate=summary) if isinstance(summary, Predicate) else change
 
 
 class _Shortcut:
-    """Finds what appends added in the newest manifest list, which saves reading a list for each of them."""
+    """Finds the manifests of appends in the newest manifest list, so that each snapshot's own list is not read."""
 
     def __init__(self, storage: Storage, newest: Snapshot) -> None:
         self._by_snapshot: dict[int, list[Manifest]] = defaultdict(list)
@@ -234,7 +235,7 @@ class _Shortcut:
             self._by_snapshot[manifest.added_snapshot_id].append(manifest)
 
     def manifests(self, snapshot: Snapshot) -> list[Manifest] | None:
-        """All that the snapshot added; None: some of it may be gone from the newest list, or there is more to it."""
+        """All manifests that the snapshot added; None: it is not an append, or some may have left the newest list."""
         summary = snapshot.summary
         if snapshot.operation != "append" or any(_count(summary, key) for key in _NOT_IN_AN_APPEND):
             return None
@@ -246,8 +247,8 @@ class _Shortcut:
 _NOT_IN_AN_APPEND = ("deleted-data-files", "added-delete-files", "removed-delete-files")
 
 
-def _side_by_side(location: str, work: Callable[[T], R], items: Sequence[T]) -> Iterable[R]:
-    # Decoding holds Python's lock: threads only help where reading waits for a network.
+def _in_parallel(location: str, work: Callable[[T], R], items: Sequence[T]) -> Iterable[R]:
+    # Decoding holds the GIL: threads only help where reading waits for a network.
     if len(items) <= 1 or is_local(location):
         return map(work, items)
     with ThreadPoolExecutor(min(_REMOTE_THREADS, len(items)), thread_name_prefix="frazil-history") as pool:
@@ -280,12 +281,12 @@ def _read_change(
 
 
 def _only_deletes(snapshot: Snapshot, added: Sequence[Entry]) -> bool:
-    # A delete of ours may copy rows that stay into new files; another writer's is known by adding none.
+    # Frazil's deletes may copy remaining rows into new files; a foreign delete is recognized by adding no files.
     return snapshot.summary.get(VERB) == Kind.DELETE or (snapshot.operation == "delete" and not added)
 
 
 def _agrees(change: Change, snapshot: Snapshot) -> bool:
-    """Do the manifests tell as many files as the snapshot's writer counted?"""
+    """Whether the manifests contain as many files as the snapshot's summary counts."""
     counts = (
         ("added-data-files", change.added),
         ("deleted-data-files", change.removed),
@@ -296,7 +297,7 @@ def _agrees(change: Change, snapshot: Snapshot) -> bool:
 
 
 def _compared_with_parent(storage: Storage, metadata: TableMetadata, snapshot: Snapshot, change: Change) -> Change:
-    """A writer may drop a manifest from the list without saying so in another: the live files say what is gone."""
+    """A foreign writer may drop a manifest without DELETED entries: only the live files show the change."""
     parent = None
     if snapshot.parent_snapshot_id is not None:
         parent = metadata.snapshot(snapshot.parent_snapshot_id)
@@ -315,9 +316,9 @@ def _net(storage: Storage, base: Snapshot | None, head: Snapshot) -> Change:
 
 
 def _difference(head: Snapshot, gone: Mapping[str, Entry], new: Mapping[str, Entry]) -> Change:
-    """From the live files of manifests that one of two snapshots names.
+    """The change between two snapshots, from the live files of the manifests that only one of them lists.
 
-    A manifest never changes, so the files of one that both name are live in both.
+    A manifest never changes, so the files of a manifest in both lists are live in both.
     """
     added = [replace(entry, status=Status.ADDED) for path, entry in new.items() if path not in gone]
     removed = [entry for path, entry in gone.items() if path not in new]
@@ -334,7 +335,7 @@ def _difference(head: Snapshot, gone: Mapping[str, Entry], new: Mapping[str, Ent
 
 def _live(storage: Storage, manifests: Sequence[Manifest]) -> dict[str, Entry]:
     location = manifests[0].manifest_path if manifests else ""
-    found = _side_by_side(location, lambda each: read_manifest(storage, each), manifests)
+    found = _in_parallel(location, lambda each: read_manifest(storage, each), manifests)
     return {entry.file.file_path: entry for entries in found for entry in entries}
 
 
@@ -345,8 +346,8 @@ def _listed(storage: Storage, snapshot: Snapshot | None) -> dict[str, Manifest]:
 def _manifests(storage: Storage, snapshot: Snapshot) -> tuple[Manifest, ...]:
     if snapshot.manifest_list is None:
         raise Unsupported(
-            f"The snapshot {snapshot.snapshot_id} keeps its manifests in the metadata file, as format v1 once did",
-            advice="Rewrite the table's manifests with another engine, or write one new commit to it",
+            f"The snapshot {snapshot.snapshot_id} has no manifest list, as some writers of format version 1 do",
+            advice="Rewrite the table's manifests with another engine, or make a new commit to the table",
         )
     return read_manifest_list(storage, snapshot.manifest_list)
 
@@ -364,11 +365,11 @@ def _count(summary: Mapping[str, str], key: str) -> int | None:
     return int(text) if text.isdigit() else None
 
 
-# Memory
+# Cache
 
 
 def _key(metadata: TableMetadata, snapshot: Snapshot) -> str:
-    # With the list's name, which no two attempts share: the attempts of one commit share their snapshot id.
+    # With the path of the manifest list, which is unique to an attempt: attempts of one commit share a snapshot id.
     return f"change {metadata.uuid} {snapshot.snapshot_id} {snapshot.manifest_list}"
 
 
@@ -379,7 +380,7 @@ def _remember(storage: Storage, metadata: TableMetadata, snapshot: Snapshot, kno
 
 
 def _size(change: Change) -> int:
-    """About how many bytes of memory this takes."""
+    """About how many bytes of memory the change takes."""
     entries = (*change.added, *change.deletes)
     files = (*(entry.file for entry in entries), *change.removed, *change.removed_deletes)
     return 1_000 + sum(1_000 + 100 * (len(each.value_counts) + len(each.lower_bounds)) for each in files)

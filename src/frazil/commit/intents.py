@@ -1,7 +1,7 @@
-"""What a change without rows wants, as values. Each attempt replays the intent on whatever head it finds.
+"""Changes of metadata as values. Each attempt replays the intent on the head it reads.
 
-Names were bound to field ids, and values to be replaced were noted, when the intent was made (``commit/binding.py``):
-a rename by another writer changes nothing, a drop is seen (rules P16 and P25).
+``commit/binding.py`` bound names to field ids, and recorded the values to replace, when the intent was made: a rename
+by another writer is not a conflict, a drop is (rules P16 and P25).
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from frazil.model import Conflict
 
 RefKind = Literal["branch", "tag"]
 Evolved = tuple[Schema, int]
-"""A schema, and the last column id that the table has given out."""
+"""A schema, and the last column id that the table has assigned."""
 
 
 class IntentConflict(Exception):
-    """The head that an attempt found cannot take the intent any more. The commit loop makes a ConflictError of it."""
+    """The intent no longer applies to the head. The commit loop raises a ConflictError for it."""
 
     def __init__(self, conflicts: tuple[Conflict, ...]) -> None:
         self.conflicts = conflicts
         super().__init__("; ".join(str(each) for each in conflicts))
 
 
-# Columns: every one of these says what becomes of a schema
+# Columns: ``evolve`` gives the new schema, or None if nothing changes
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaUnion:
-    """Make the schema hold every column of ``incoming``, matched by name."""
+    """Add the missing columns of ``incoming`` to the schema, and widen types. Columns match by name."""
 
     incoming: pa.Schema
     base_schema_id: int | None = None
-    """The schema the caller saw; a union that fits this one and not the head's is a conflict, not a bad call."""
+    """The schema the caller read; a union that fits this schema but not the head's is a conflict, not invalid input."""
     pinned: int | None = None
     """The next free id must still be this one (``pin``)."""
 
@@ -52,10 +52,10 @@ class SchemaUnion:
 
 @dataclass(frozen=True, slots=True)
 class AddColumn:
-    """Add an optional column. Another's of the same name and type is as good; of another type it is a conflict."""
+    """Add an optional column. If one of this name was added concurrently, a different type is a conflict."""
 
     owner: BoundColumn | None
-    """The struct it goes into; None: the table itself."""
+    """The struct that contains it; None: it is a top-level column."""
     name: str
     kind: IcebergType
     doc: str | None = None
@@ -71,7 +71,7 @@ class AddColumn:
 
 @dataclass(frozen=True, slots=True)
 class DropColumns:
-    """Drop columns; those that another has dropped meanwhile are no matter."""
+    """Drop columns; columns already dropped concurrently are ignored."""
 
     columns: tuple[BoundColumn, ...]
 
@@ -81,7 +81,7 @@ class DropColumns:
 
 @dataclass(frozen=True, slots=True)
 class RenameColumn:
-    """Rename a column inside its struct. Renamed otherwise, dropped, or the name taken meanwhile: a conflict."""
+    """Rename a column inside its struct. A concurrent drop or different rename, or a taken name, is a conflict."""
 
     column: BoundColumn
     old: str
@@ -93,7 +93,7 @@ class RenameColumn:
 
 @dataclass(frozen=True, slots=True)
 class WidenColumn:
-    """Give a column a wider type; nothing to do if it is as wide by now."""
+    """Give a column a wider type; without effect if it is already as wide."""
 
     column: BoundColumn
     kind: IcebergType
@@ -115,7 +115,7 @@ class MoveColumn:
 
 @dataclass(frozen=True, slots=True)
 class MakeOptional:
-    """Let a column be null. It may not be a key, now or by another's doing meanwhile."""
+    """Make a column optional. It must not be a key; a concurrent change that makes it one is a conflict."""
 
     column: BoundColumn
 
@@ -125,7 +125,7 @@ class MakeOptional:
 
 @dataclass(frozen=True, slots=True)
 class SetDoc:
-    """Set or take away a column's comment; the last writer wins."""
+    """Set or remove a column's comment; the last writer wins."""
 
     column: BoundColumn
     doc: str | None
@@ -136,18 +136,18 @@ class SetDoc:
 
 @dataclass(frozen=True, slots=True)
 class SetKeys:
-    """Say which columns identify a row. Upserts depend on it, so another's choice meanwhile is a conflict."""
+    """Set the columns that identify a row. Upserts depend on them, so a different concurrent choice is a conflict."""
 
     columns: tuple[BoundColumn, ...]
     replaced: frozenset[int]
-    """The keys' ids when this was asked for."""
+    """The ids of the key columns when the intent was made."""
 
     def evolve(self, schema: Schema, last_column_id: int) -> Evolved | None:
         changed = evolution.set_keys(schema, self.columns)
         if changed is not None and self.replaced != frozenset(schema.identifier_field_ids):
             now = ", ".join(evolution.full_name(schema, each) for each in schema.identifier_field_ids) or "none"
             raise _conflict(
-                Check.SCHEMA_COMPATIBLE, f"the keys were changed by another, to {now}", "Look at them again"
+                Check.SCHEMA_COMPATIBLE, f"the keys were changed concurrently, to {now}", "Re-read the keys and retry"
             )
         return _same_ids(changed, last_column_id)
 
@@ -170,23 +170,23 @@ class PartitionTerm:
     source: BoundColumn
     transform: str
     name: str
-    """The name that a new partition field gets; one that the table has already had keeps its name."""
+    """The name of a new partition field; a field that the table has had before keeps its name."""
 
 
 @dataclass(frozen=True, slots=True)
 class SetPartitioning:
-    """Lay out new files by these terms. Another's choice meanwhile is a conflict, unless it is the same."""
+    """Partition new files by these terms. A different concurrent choice is a conflict."""
 
     terms: tuple[PartitionTerm, ...]
     replaced: int
-    """The id of the default spec when this was asked for."""
+    """The id of the default spec when the intent was made."""
     pinned: int | None = None
     """The next free id must still be this one (``pin``)."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnpartitionedSpec:
-    """See that an unpartitioned spec is listed, never as the default: deletes under it reach every partition (P21)."""
+    """Ensure that an unpartitioned spec is listed, not as the default: its deletes apply to every partition (P21)."""
 
     pinned: int | None = None
     """The next free id must still be this one (``pin``)."""
@@ -202,11 +202,11 @@ class SortTerm:
 
 @dataclass(frozen=True, slots=True)
 class SetSortOrder:
-    """Sort new files by these terms. Another's choice meanwhile is a conflict, unless it is the same."""
+    """Sort new files by these terms. A different concurrent choice is a conflict."""
 
     terms: tuple[SortTerm, ...]
     replaced: int
-    """The id of the default sort order when this was asked for."""
+    """The id of the default sort order when the intent was made."""
     pinned: int | None = None
     """The next free id must still be this one (``pin``)."""
 
@@ -226,13 +226,13 @@ class PropertyChange:
 class SinkMark:
     """Move a streaming sink's high-water mark, in the same metadata file as its batch (rule P11).
 
-    *Without:* two runs of one query, of which the older one was thought dead, both write the batch.
+    *Without:* two runs of one query both write the batch, if the older run was wrongly believed dead.
     """
 
     key: str
     """The table property."""
     before: str | None
-    """What it was when the batch began; anything else by now is a conflict."""
+    """Its value when the batch began; any other value is a conflict."""
     after: str
 
 
@@ -251,7 +251,7 @@ class NewRef:
 
 @dataclass(frozen=True, slots=True)
 class RemoveRef:
-    """Drop a branch or a tag that still names this snapshot (rule P25); one that is gone is no matter."""
+    """Drop a branch or a tag that still refers to this snapshot (rule P25); one already dropped is ignored."""
 
     ref: str
     kind: RefKind
@@ -260,7 +260,7 @@ class RemoveRef:
 
 @dataclass(frozen=True, slots=True)
 class MoveRef:
-    """Make a branch name another snapshot, if it still names the one it did (rule P25): fast-forward and rollback."""
+    """Move a branch to another snapshot if it still refers to ``replaced`` (rule P25): fast-forward and rollback."""
 
     ref: str
     snapshot_id: int
@@ -270,16 +270,16 @@ class MoveRef:
 
 @dataclass(frozen=True, slots=True)
 class ExpireSnapshots:
-    """Forget snapshots that have had their time, by the clock and the refs of the head it finds.
+    """Expire snapshots by age, by the clock and the refs of the head that the attempt reads.
 
-    Nothing is named beforehand: what a branch or a tag has got hold of meanwhile stays, and what another expired is no
-    matter. Who names an expired snapshot afterwards is refused (``refs unchanged``).
+    The intent lists no snapshots: a snapshot that a branch or a tag refers to by then is kept, and snapshots already
+    expired concurrently are ignored. A later change that refers to an expired snapshot is refused (``refs unchanged``).
     """
 
     older_than_ms: int | None = None
-    """None: as the table's properties say."""
+    """None: the table's properties decide."""
     retain_last: int | None = None
-    """None: as the table's properties say."""
+    """None: the table's properties decide."""
 
 
 SchemaIntent = (
@@ -288,5 +288,5 @@ SchemaIntent = (
 LayoutIntent = SetPartitioning | UnpartitionedSpec | SetSortOrder
 RefIntent = NewRef | RemoveRef | MoveRef | ExpireSnapshots
 IdIntent = SchemaUnion | AddColumn | LayoutIntent
-"""Those that give out ids."""
+"""Intents that assign ids."""
 Intent = SchemaIntent | LayoutIntent | RefIntent | PropertyChange | SinkMark

@@ -2,8 +2,8 @@
 
     operation ──▶ attempt ──▶ Landed: return · Refused: raise · Lost: wait, again · fault: wait, again
 
-Rows are staged before the loop and never rewritten by it. One attempt is in ``attempt.py``; who makes it, this writer
-or the leader of a group, is decided in ``coordination.py``.
+Rows are staged before the loop and never rewritten by it. One attempt is in ``attempt.py``; ``coordination.py``
+decides whether this writer makes it or the leader of a group.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Merging manifests beside the commits of others.
+"""Merges manifests without delaying other writers' commits.
 
-A commit that others wait for adds a manifest and merges none. When Iceberg's thresholds say so, its writer merges
-afterwards, while the others go on, and brings the result as an operation of its own: one manifest in the place of
-several, which any combiner puts into its list while all of them are still there.
+A group commit adds manifests and merges none. When Iceberg's thresholds are reached, its leader merges afterwards,
+while other writers commit, and queues the result as an operation of its own: one manifest that replaces several. Any
+leader can put it into a manifest list that still contains all of the replaced ones.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from frazil.runtime import Runtime
 
 
 def merged(storage: Storage, runtime: Runtime, head: TableMetadata, branch: str) -> Write | None:
-    """ManifestMerge what is to be merged on a branch; None: nothing is."""
+    """An operation that merges the manifests of a branch; None: there is nothing to merge."""
     snapshot = head.head_snapshot(branch)
     if snapshot is None or snapshot.manifest_list is None:
         return None

@@ -1,7 +1,7 @@
-"""Intents replayed on a head: the updates they come to, or why the head cannot take them. Pure.
+"""Replays intents on a head: the resulting updates, or why the intent no longer applies. Pure.
 
-An intent was good at the base it was made on. So whatever the same rules refuse on a later head is somebody else's
-doing meanwhile: a conflict.
+An intent was valid on the base it was made on. So if a later head refuses it, a concurrent change is the reason, and
+the refusal is a conflict.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ _LAST_ADDED = -1
 def metadata_change(
     operation: MetadataChange, head: TableMetadata, now_ms: int = 0
 ) -> tuple[Updates, Requirements] | None:
-    """Updates and requirements of a change without rows; None when the head already is as asked.
+    """Updates and requirements of a metadata change; None: the head already has the requested state.
 
-    ``now_ms``: the referee's time, which never runs behind the head's (rule P7). Raises IntentConflict when others have
-    changed the table so that it cannot take the change any more.
+    ``now_ms``: the catalog's time, which never runs behind the head's (rule P7). Raises IntentConflict if concurrent
+    changes have made the intent inapplicable.
     """
     intent = operation.intent
     try:
@@ -74,16 +74,19 @@ def metadata_change(
         raise _as_conflict(intent, error) from error
     if not updates:
         return None
-    # A schema is judged by what hangs on it, and a layout by the schema: each asks for all of them to be unchanged.
+    # A schema change is checked against the layout, and a layout against the schema: each requires both unchanged.
     layout = () if isinstance(intent, PropertyChange | SinkMark | RefIntent) else layout_requirements(head)
     return updates, merged(requirements_for(head, updates), layout)
 
 
 def replay(intent: Intent, head: TableMetadata, now_ms: int = 0) -> Updates:
-    """The updates that make the head as asked, none if it is so already. Raises InvalidInput and IntentConflict."""
+    """The updates that apply the intent to the head, empty if there is nothing to change.
+
+    Raises InvalidInput and IntentConflict.
+    """
     if isinstance(intent, IdIntent) and intent.pinned not in (None, _next_id(intent, head)):
         if isinstance(intent, UnpartitionedSpec) and _is_unpartitioned(intent.pinned, head):
-            # Somebody else was first to add it, and it got the same id.
+            # It was added concurrently, with the same id.
             return ()
         raise _ids_moved_on(intent)
     match intent:
@@ -104,15 +107,15 @@ def replay(intent: Intent, head: TableMetadata, now_ms: int = 0) -> Updates:
 
 
 def pin(intent: Intent, base: TableMetadata) -> Intent:
-    """The intent, to land only with the very ids it would get on ``base``: later steps of a transaction use them.
+    """The intent, to land only with the ids it would get on ``base``: later steps of a transaction use them.
 
-    Rule P16. *Without:* a transaction adds a column, which gets the provisional id 7, and stages rows or drops another
-    column by it; a column that somebody else added meanwhile has the id 7 in truth.
+    Rule P16. *Without:* a transaction adds a column, which gets the provisional id 7, and stages rows or drops a column
+    by this id; a column that another writer added concurrently has the id 7 when it lands.
     """
     if isinstance(intent, IdIntent) and replay(intent, base):
         return replace(intent, pinned=_next_id(intent, base))
     if isinstance(intent, NewRef) and intent.snapshot_id is None:
-        # What is written to the branch later was made on this snapshot, not on whatever main has become.
+        # Later writes to the branch are based on this snapshot, not on a later head of main.
         return replace(intent, snapshot_id=base.ref_snapshot_id(MAIN))
     return intent
 
@@ -129,8 +132,8 @@ def _next_id(intent: IdIntent, head: TableMetadata) -> int:
 
 def _ids_moved_on(intent: IdIntent) -> IntentConflict:
     what = "columns" if isinstance(intent, SchemaUnion | AddColumn) else "partition specs or sort orders"
-    detail = f"{what} were added by another, so that the ones added here would get other ids than later steps use"
-    return IntentConflict((Conflict(_check_of(intent), detail, advice="Repeat the transaction"),))
+    detail = f"{what} were added concurrently, so the new ones would get other ids than later steps of this commit use"
+    return IntentConflict((Conflict(_check_of(intent), detail, advice="Retry the transaction"),))
 
 
 def _as_conflict(intent: Intent, error: InvalidInput) -> IntentConflict:
@@ -174,11 +177,11 @@ def _schema_change(intent: SchemaIntent, head: TableMetadata) -> Updates:
             {"action": "add-schema", "schema": body, "last-column-id": last_column_id},
             {"action": "set-current-schema", "schema-id": _LAST_ADDED},
         )
-    return updates + _properties_that_follow(before, after, head)
+    return updates + _renamed_in_properties(before, after, head)
 
 
-def _properties_that_follow(before: Schema, after: Schema, head: TableMetadata) -> Updates:
-    """Names of columns stand in properties, too."""
+def _renamed_in_properties(before: Schema, after: Schema, head: TableMetadata) -> Updates:
+    """Updates of the properties that contain column names."""
     moved, gone = column_properties_after(head.properties, before, after)
     if head.name_mapping is not None:
         mapping = mapping_after(head.name_mapping, before, after)
@@ -188,7 +191,7 @@ def _properties_that_follow(before: Schema, after: Schema, head: TableMetadata) 
 
 
 def _check_sources(before: Schema, after: Schema, head: TableMetadata) -> None:
-    """New files are partitioned and sorted by columns that must be there. Old specs may outlive theirs."""
+    """The columns of the current spec and sort order must exist. Those of older specs may have been dropped."""
     partitioned = {field.source_id for field in head.spec().fields if not isinstance(field.transform, VoidTransform)}
     for sources, what, remedy in (
         (partitioned, "partitioned", "set_partitioning([...])"),
@@ -198,7 +201,7 @@ def _check_sources(before: Schema, after: Schema, head: TableMetadata) -> None:
         if lost:
             raise InvalidInput(
                 f"The table is {what} by {', '.join(lost)}, which therefore cannot be dropped",
-                advice=f"Choose another layout first, with {remedy}",
+                advice=f"Change the layout first, with {remedy}",
             )
 
 
@@ -210,9 +213,9 @@ def _check_partition_names(spec: PartitionSpec, schema: Schema, before: Schema |
             continue
         if not (column == field.source_id and isinstance(field.transform, IdentityTransform | VoidTransform)):
             raise InvalidInput(
-                f"A column {schema.find_column_name(column)!r} and the partition field {field.name!r} of spec "
-                f"{spec.spec_id} would have one name",
-                advice="Give the column another name",
+                f"The column {schema.find_column_name(column)!r} and the partition field {field.name!r} of spec "
+                f"{spec.spec_id} would have the same name",
+                advice="Choose another column name",
             )
 
 
@@ -253,7 +256,7 @@ def _set_partitioning(intent: SetPartitioning, head: TableMetadata) -> Updates:
 
 
 def _partition_fields(terms: Iterable[PartitionTerm], head: TableMetadata) -> tuple[PartitionField, ...]:
-    """The terms as fields. One that any listed spec has had keeps its id and name, as the specification demands."""
+    """The terms as fields. A field of any listed spec keeps its id and name, as the specification requires."""
     known = {(field.source_id, str(field.transform)): field for field in _all_partition_fields(head)}
     taken = {field.name for field in known.values()}
     next_id = _last_partition_id(head) + 1
@@ -261,7 +264,7 @@ def _partition_fields(terms: Iterable[PartitionTerm], head: TableMetadata) -> tu
     for term in terms:
         field = known.get((term.source.field_id, term.transform))
         if field is None:
-            # Two specs' fields meet in one partition type, where a name may stand once.
+            # Fields of all specs share one partition type, in which names are unique.
             name = term.name if term.name not in taken else f"{term.name}_{next_id}"
             field = PartitionField(term.source.field_id, next_id, parse_transform(term.transform), name)
             next_id += 1
@@ -270,7 +273,7 @@ def _partition_fields(terms: Iterable[PartitionTerm], head: TableMetadata) -> tu
 
 
 def _all_partition_fields(head: TableMetadata) -> Iterator[PartitionField]:
-    """Of every listed spec, the default one's last: where two agree, its own count."""
+    """The fields of every listed spec, those of the default spec last: where two are equal, the default's wins."""
     for spec_id in sorted(head.specs(), key=lambda each: (each == head.default_spec_id, each)):
         yield from head.spec(spec_id).fields
 
@@ -332,16 +335,16 @@ def _sort_field(term: SortTerm) -> SortField:
 def _check_source(term: PartitionTerm | SortTerm, schema: Schema) -> None:
     column = term.source
     if source_path(schema, column.field_id) is None:
-        raise InvalidInput(f"The column {column.name!r} was dropped", advice="Look at the table's schema again")
+        raise InvalidInput(f"The column {column.name!r} was dropped", advice="Re-read the table's schema and retry")
     kind = schema.find_field(column.field_id).field_type
     transform: AnyTransform = parse_transform(term.transform)
     if not isinstance(kind, PrimitiveType) or not transform.can_transform(kind):
-        raise InvalidInput(f"The column {column.name!r} has the type {kind}, which {transform} does not take")
+        raise InvalidInput(f"The column {column.name!r} has the type {kind}, which {transform} does not accept")
 
 
 def _moved_on(check: Check, what: str, now: str) -> IntentConflict:
-    detail = f"the {what} was changed by another, to {now}"
-    return IntentConflict((Conflict(check, detail, advice=f"Look at the table's {what} again"),))
+    detail = f"the {what} was changed concurrently, to {now}"
+    return IntentConflict((Conflict(check, detail, advice=f"Re-read the table's {what} and retry"),))
 
 
 def _show_spec(spec: PartitionSpec, head: TableMetadata) -> str:
@@ -366,7 +369,7 @@ def _sink_mark(intent: SinkMark, head: TableMetadata) -> Updates:
             (
                 Conflict(
                     Check.SINK_UNMOVED,
-                    f"another run of this stream has moved {intent.key} from {intent.before} to {found} meanwhile",
+                    f"another run of this stream moved {intent.key} from {intent.before} to {found} concurrently",
                     advice="Two queries write through one sink: stop one of them, or give it an id of its own",
                 ),
             )
@@ -397,7 +400,7 @@ def _new_ref(intent: NewRef, head: TableMetadata) -> Updates:
     snapshot_id = head.ref_snapshot_id(MAIN) if intent.snapshot_id is None else intent.snapshot_id
     if snapshot_id is None:
         raise InvalidInput(
-            f"The {intent.kind} {intent.ref!r} needs a snapshot to point to, and there is none yet",
+            f"The {intent.kind} {intent.ref!r} needs a snapshot to refer to, and the table has none yet",
             advice="Commit something first",
         )
     _check_kept(snapshot_id, head)
@@ -442,10 +445,10 @@ def _move_ref(intent: MoveRef, head: TableMetadata) -> Updates:
 
 def _check_kept(snapshot_id: int, head: TableMetadata) -> None:
     if not head.has_snapshot(snapshot_id):
-        # It was there when the call was made; who makes an intent by hand may name anything.
+        # It existed when the call was made, unless the intent was constructed directly.
         raise InvalidInput(
-            f"The snapshot {snapshot_id} is not kept any more: it has expired",
-            advice="Name a snapshot that history() lists",
+            f"The snapshot {snapshot_id} has expired",
+            advice="Choose a snapshot that history() lists",
         )
 
 
@@ -454,7 +457,7 @@ def _expire(intent: ExpireSnapshots, head: TableMetadata, now_ms: int) -> Update
 
 
 def removing(gone: Expired, head: TableMetadata) -> Updates:
-    """The updates that take refs and snapshots out of a table's metadata."""
+    """The updates that remove refs and snapshots from a table's metadata."""
     updates: list[Json] = [{"action": "remove-snapshot-ref", "ref-name": name} for name in gone.refs]
     for key in ("statistics", "partition-statistics"):
         with_file = {each["snapshot-id"] for each in head.raw.get(key) or ()}
@@ -467,13 +470,13 @@ def removing(gone: Expired, head: TableMetadata) -> Updates:
 def _ref_moved(ref: str, replaced: int | None, head: TableMetadata) -> IntentConflict:
     winner = head.head_snapshot(ref)
     existing = head.refs.get(ref)
-    now = "is gone" if existing is None else f"is a {existing['type']} at snapshot {existing['snapshot-id']}"
-    was = "without a snapshot" if replaced is None else f"at snapshot {replaced}"
+    now = "was dropped" if existing is None else f"is now a {existing['type']} at snapshot {existing['snapshot-id']}"
+    was = "had no snapshot" if replaced is None else f"was at snapshot {replaced}"
     conflict = Conflict(
         Check.REFS_UNCHANGED,
-        f"{ref!r} {now}, and was {was} when this was asked for",
+        f"{ref!r} {now}; it {was} when this change was requested",
         snapshot_id=None if winner is None else winner.snapshot_id,
         operation=None if winner is None else winner.operation,
-        advice="Look at what was committed there, and ask again",
+        advice="Check what was committed there, and retry",
     )
     return IntentConflict((conflict,))

@@ -1,4 +1,4 @@
-"""What a writer wants, as a value. An operation never changes while it is retried; attempts are built from it."""
+"""Operations as values: what a commit does. Retries never change an operation; each attempt is built from it."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ OnDeleted = Literal["abort", "keep", "drop"]
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Which commit this is, over all attempts, processes and crashes."""
+    """Identifies a commit across attempts, processes and crashes."""
 
     commit_id: str
     digest: str
     given: bool
-    """The caller chose the id, so it is looked up before anything is sent."""
+    """The caller chose the id, so the catalog is searched for it before anything is sent."""
 
 
 class Kind(enum.StrEnum):
-    """What a write means. Which checks it needs follows from this and the isolation level alone."""
+    """The kind of a write. The kind and the isolation level alone decide which checks it needs."""
 
     APPEND = "append"
     OVERWRITE = "overwrite"
@@ -50,13 +50,13 @@ class Kind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """The snapshot an operation read; every check looks at what landed after it."""
+    """The snapshot an operation read; every check is against the changes after it."""
 
     snapshot_id: int | None = None
     """None: the branch had no snapshot."""
     sequence_number: int = 0
     snapshot: Snapshot | None = field(default=None, compare=False, repr=False)
-    """All of it, with which the head can still be compared when it has expired (rule P18)."""
+    """The snapshot itself, so that the head can be compared with it after it has expired (rule P18)."""
 
     @staticmethod
     def of(snapshot: Snapshot | None) -> Base:
@@ -65,19 +65,20 @@ class Base:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Read:
-    """Rows that an operation looked at to decide what it writes."""
+    """Rows that an operation read to decide what it writes."""
 
     where: Filter
     keys: Keys | None = None
-    """Narrower than ``where``: only rows with one of these keys were looked at (a merge by key)."""
+    """Narrower than ``where``: only rows with one of these keys were read (a merge by key)."""
     sees_removals: bool = False
-    """The operation depends on these rows being there (a transaction's scan), so their removal counts, too (P22)."""
+    """The operation depends on the presence of these rows (a transaction's scan): removing them is a conflict (P22)."""
 
     def bound(self, found: TableMetadata, head: TableMetadata) -> Filter:
-        """Its filter for rows that others have added since. Raises InvalidInput when a column is not what it was (P16).
+        """The filter, bound to the schema of rows that other writers have added since. Raises InvalidInput if a column
+        was dropped or replaced (P16).
 
-        ``found``: the head as others left it. ``head``: with what earlier steps of the same commit did to it, who may
-        have made the columns that the filter names.
+        ``found``: the head that the attempt read. ``head``: the same with earlier steps of this commit applied, which
+        may have added the columns that the filter uses.
         """
         try:
             return self.where.rebound(found.schema())
@@ -96,12 +97,12 @@ class RowCounts:
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """New files of a large operation, by the manifest that its writer has made of them."""
+    """New files of a large operation, listed in a manifest that its writer wrote."""
 
     manifest: Manifest
-    """No manifest list names it yet."""
+    """It is not in any manifest list yet."""
     size_in_bytes: int
-    """Of the files."""
+    """The total size of the files."""
 
     @property
     def holds_data(self) -> bool:
@@ -110,19 +111,20 @@ class Bundle:
 
 @dataclass(frozen=True, slots=True)
 class ManifestMerge:
-    """One manifest that holds what several manifests of the table hold, and is to stand in their place."""
+    """A manifest that replaces several manifests of the table and has the same entries."""
 
     parts: tuple[str, ...]
+    """The paths of the replaced manifests."""
     manifest: Manifest
-    """No manifest list names it yet."""
+    """It is not in any manifest list yet."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Write:
-    """A change of rows: files that come, files that go, and rows that go out of files that stay.
+    """A change of rows: added files, removed files, and deleted rows of files that stay.
 
-    A replaced file is in ``removed``; the rows of it that stay are in files of ``copies``, the rows that live on with
-    other values are in ``moved``, and all its other rows are deleted.
+    A replaced file is in ``removed``; its unchanged rows are in files of ``copies``, its updated rows are in ``moved``,
+    and all its other rows are deleted.
     """
 
     kind: Kind
@@ -131,52 +133,53 @@ class Write:
     branch: str = MAIN
     isolation: Isolation = Isolation.SERIALIZABLE
     added: tuple[DataFile, ...] = ()
-    """New data files: rows that are new or have new values, and copies of rows of removed files."""
+    """New data files: new and updated rows, and copies of rows of removed files."""
     copies: Mapping[str, tuple[Run, ...]] = field(default_factory=dict)
-    """Those of ``added`` that hold copied rows only, with where the rows came from. They keep the base's age (P20)."""
+    """Those of ``added`` that contain only copied rows, with the rows' sources. They keep the base's sequence number
+    (P20)."""
     removed: tuple[DataFile, ...] = ()
-    """Data files that go."""
+    """Removed data files."""
     removed_deletes: tuple[DataFile, ...] = ()
-    """Delete files that applied to removed files only, or to none; it is no matter if they are gone already."""
+    """Delete files that applied only to removed files, or to none; files already removed concurrently are ignored."""
     unneeded: Mapping[str, int] = field(default_factory=dict)
-    """Those of ``removed_deletes`` that were found to apply to no file that stays, with their sequence numbers. Others
-    may bring older files meanwhile; one that applies to such a file stays (P36)."""
+    """Those of ``removed_deletes`` that applied to no remaining file, with their sequence numbers. Other writers may
+    add older files concurrently; a delete file that applies to such a file is kept (P36)."""
     deletes: tuple[DataFile, ...] = ()
     """New delete files: position deletes of one data file each, or equality deletes."""
     positions: Mapping[str, BitMap64] = field(default_factory=dict)
-    """Data file that stays → the rows that ``deletes`` takes out of it by position."""
+    """Remaining data file → the rows that ``deletes`` deletes from it by position."""
     touched: Mapping[str, DataFile] = field(default_factory=dict)
-    """The data files that ``positions`` names."""
+    """The data files of ``positions``, by path."""
     moved: Mapping[str, BitMap64] = field(default_factory=dict)
-    """Data file → those of its rows taken out that live on, with other values, in ``added``."""
+    """Data file → those of its deleted rows that ``added`` contains with other values."""
     reads: tuple[Read, ...] = ()
     keys: tuple[int, ...] = ()
     """The field ids that equality deletes compare."""
     key_spec_id: int | None = None
-    """Equality deletes were written under this partitioned spec, which is sound while the table has no other (P21)."""
+    """The partitioned spec of the equality deletes, which is sound only while the table has no other spec (P21)."""
     predicate: Predicate | None = None
-    """Which rows were asked to go, for those who append such rows meanwhile (P23)."""
+    """The filter of a delete, for writers that append matching rows concurrently (P23)."""
     on_deleted: OnDeleted = "keep"
     schema_id: int = 0
     """The schema the rows were staged under."""
     written_ids: Mapping[int, str] = field(default_factory=dict)
-    """Field id → name at staging time, for every column of which the files hold values, nested ones included."""
+    """Field id → name at staging time, for every column that the files contain, nested columns included."""
     nullable_ids: frozenset[int] = frozenset()
-    """Columns that were optional at staging time and in which the files may hold a null."""
+    """Columns that were optional at staging time and may contain nulls in the files."""
     snapshot_id: int | None = None
-    """The id its snapshot is to have, where something refers to it already; None: any."""
+    """The required id of its snapshot, if something already refers to it; None: any id."""
     owns_files: bool = True
-    """The files were written for this operation and go when it fails; False: they belong to another snapshot."""
+    """The files were written for this operation and are deleted if it fails; False: another snapshot owns them."""
     staged_since_ms: int | None = None
-    """When the first of its files may have been written, by the writer's clock (P35); None: it has written none."""
+    """The earliest time at which its files were written, by the writer's clock (P35); None: it wrote no files."""
     rows: RowCounts = RowCounts()
     snapshot_properties: Mapping[str, str] = field(default_factory=dict)
     own_snapshot: bool = False
-    """It does not share a snapshot with others."""
+    """It must not share a snapshot with other commits."""
     bundles: tuple[Bundle, ...] = ()
-    """More of ``added`` and ``deletes``, where only a reference has travelled (``delegation.py``)."""
+    """More added files and delete files, by manifests (``delegation.py``)."""
     merges: tuple[ManifestMerge, ...] = ()
-    """The same files in fewer manifests."""
+    """Manifests to replace by fewer manifests with the same entries."""
 
     @property
     def name(self) -> str:
@@ -184,7 +187,7 @@ class Write:
 
     @property
     def staged_paths(self) -> list[str]:
-        """Every file that was written for this operation alone."""
+        """Every file that was written for this operation only."""
         if not self.owns_files:
             return []
         merged = [merge.manifest.manifest_path for merge in self.merges]
@@ -192,7 +195,7 @@ class Write:
 
     @property
     def lineage(self) -> Lineage:
-        """Where the rows of the removed files went (P26)."""
+        """The new positions of the rows of removed files (P26)."""
         removed = {file.file_path for file in self.removed}
         return Lineage(self.copies, {path: rows for path, rows in self.moved.items() if path in removed})
 
@@ -202,13 +205,13 @@ class Write:
 
     @property
     def only_adds(self) -> bool:
-        """It read nothing and names no file of others, so it means the same on any head, and anybody may commit it."""
-        looked = self.removed or self.positions or self.reads or self.removed_deletes or self.copies or self.moved
-        return self.owns_files and self.snapshot_id is None and not (looked or self.is_empty)
+        """It read nothing and refers to no other writer's file, so it means the same on any head, for any committer."""
+        has_read = self.removed or self.positions or self.reads or self.removed_deletes or self.copies or self.moved
+        return self.owns_files and self.snapshot_id is None and not (has_read or self.is_empty)
 
     @property
     def may_share_a_snapshot(self) -> bool:
-        """Rows that were appended say nothing about each other's order (rule P17)."""
+        """Appends commute, so their order within a snapshot does not matter (rule P17)."""
         own = self.own_snapshot or self.snapshot_properties or self.deletes
         return (self.kind is Kind.APPEND or bool(self.merges)) and self.only_adds and not own
 
@@ -219,16 +222,16 @@ class Write:
 
     @property
     def parts(self) -> set[str]:
-        """Manifests that others shall take the place of."""
+        """The paths of the manifests that merges replace."""
         return {path for merge in self.merges for path in merge.parts}
 
     @property
-    def brings_rows(self) -> bool:
+    def adds_rows(self) -> bool:
         return bool(self.added) or any(bundle.holds_data for bundle in self.bundles)
 
     @property
     def new_specs(self) -> set[int]:
-        """The partition specs that its new files were laid out by."""
+        """The partition specs of its new files."""
         bundled = {bundle.manifest.partition_spec_id for bundle in self.bundles}
         return bundled | {file.spec_id for file in (*self.added, *self.deletes)}
 
@@ -249,7 +252,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class MetadataChange:
-    """A change without rows, kept as an intent so that each attempt replays it on the head it finds."""
+    """A change of metadata, kept as an intent so that each attempt replays it on the head it reads."""
 
     table_uuid: str
     intent: Intent
@@ -260,10 +263,10 @@ Operation = Write | MetadataChange
 
 
 def digest(verb: str, **parameters: object) -> str:
-    """Names an operation, so that one commit id means one operation. Values are hashed: they may be personal."""
+    """Identifies an operation, so that one commit id means one operation. Values are hashed: they may be personal."""
     try:
         text = orjson.dumps([verb, parameters], option=orjson.OPT_SORT_KEYS, default=str)
     except TypeError:
-        # What JSON has no form for: half a character, a number beyond 64 bits, a key that is no text.
+        # Not representable in JSON: an unpaired surrogate, a number beyond 64 bits, a key that is not a string.
         text = repr((verb, sorted(parameters.items()))).encode(errors="backslashreplace")
     return hashlib.sha256(text).hexdigest()[:16]

@@ -1,6 +1,6 @@
 """A writer in the queue of a table: from its queued commit to the outcome, or to its own turn as the leader.
 
-For speed alone. A writer that meets no other commits at once and never comes here; a writer that has waited a second
+For speed alone. A writer without competition commits at once, without this module; a writer that has waited a second
 without seeing the table move goes ahead without the commit lock (rules P2 and P3).
 """
 
@@ -292,7 +292,7 @@ class QueuedWriter:
         if first is not None and first.ticket.notify_address:
             self._queue.notifier.notify([(first.ticket.notify_address, first.ticket.key)])
 
-    # What this process knows of other writers
+    # What this process has seen of other writers
 
     def is_busy(self, now: float) -> bool:
         return self._contention.is_busy(self.place, now)

@@ -1,4 +1,4 @@
-"""Snapshots that go with a commit, on tables whose properties ask for it (rule P18). Pure."""
+"""Expires snapshots with a commit, on tables whose properties enable it (rule P18). Pure."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ from frazil.format.properties import RETENTION, RETENTION_MIN_AGE
 from frazil.format.retention import FIVE_DAYS_MS, MAX_SNAPSHOT_AGE, Expired, expired
 
 _MIN_AGE_MS = 60 * 60 * 1000
-"""A merge of ours or of Java's may take as long, and needs the snapshot that it read."""
+"""A long operation, of Frazil or of Iceberg Java, needs the snapshot that it read for about as long."""
 _FEWEST = 50
-"""They go in batches: whoever reads the next version reads it from its beginning."""
+"""Snapshots expire in batches: the version after an expiry cannot be read incrementally."""
 
 
-def asks_for_it(metadata: TableMetadata) -> bool:
-    """Whether snapshots of this table go with commits."""
+def expires_with_commits(metadata: TableMetadata) -> bool:
+    """Whether commits to this table expire its old snapshots."""
     return str(metadata.properties.get(RETENTION, "false")).lower() == "true"
 
 
-def gone_with_a_commit(metadata: TableMetadata, now_ms: int, pinned: Callable[[], frozenset[int]]) -> Expired:
-    """What goes now. Refs never do, nor anything that one of them needs: that is for expire_snapshots().
+def expired_with_commit(metadata: TableMetadata, now_ms: int, pinned: Callable[[], frozenset[int]]) -> Expired:
+    """The snapshots that a commit expires now. Refs, and snapshots that a ref keeps, are left to expire_snapshots().
 
-    ``pinned``: asked only when there is something to let go: the snapshots that open transactions need.
+    ``pinned``: the snapshots that open transactions need. Called only if there is something to expire.
     """
     nothing = Expired()
-    if not asks_for_it(metadata):
+    if not expires_with_commits(metadata):
         return nothing
     limit = now_ms - max(
         _number(metadata, MAX_SNAPSHOT_AGE, FIVE_DAYS_MS), _number(metadata, RETENTION_MIN_AGE, _MIN_AGE_MS)
     )
     kept = metadata.raw.get("snapshots") or ()
     batch = max(_FEWEST, len(kept) // 4)
-    # The file has them in the order of their commits: without a batch of old ones there is nothing to work out.
+    # Snapshots are listed in commit order: without a full batch of old ones there is nothing to compute.
     if len(kept) <= batch or kept[batch - 1]["timestamp-ms"] >= limit:
         return nothing
     try:
         found = expired(metadata, now_ms, older_than_ms=limit)
     except (InvalidInput, CorruptMetadata):
-        # A property that forbids it, or a table that is not whole. Neither may stop a commit.
+        # An invalid property, or damaged metadata. Neither may fail a commit.
         return nothing
     if found.refs:
         return nothing
@@ -50,5 +50,5 @@ def gone_with_a_commit(metadata: TableMetadata, now_ms: int, pinned: Callable[[]
 
 def _number(metadata: TableMetadata, key: str, default: int) -> int:
     text = str(metadata.properties.get(key, default))
-    # Who wrote something else there wanted something kept.
+    # An invalid value was meant to keep something.
     return int(text) if text.isdigit() else FIVE_DAYS_MS

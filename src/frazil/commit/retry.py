@@ -1,4 +1,4 @@
-"""How long and how often a commit tries again. Lost races and transient faults have budgets of their own."""
+"""How long and how often a commit is retried. Lost races and transient faults have separate budgets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PROPERTIES = {
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """``tries`` attempts at the race, ``fault_tries`` repeats after transient faults, within ``total_s`` seconds."""
+    """At most ``tries`` attempts, and ``fault_tries`` repeats after transient faults, within ``total_s`` seconds."""
 
     tries: int = 16
     base_ms: float = 50
@@ -30,7 +30,7 @@ class Retry:
         whole = (self.tries, self.fault_tries)
         waits = (self.base_ms, self.cap_ms, 1 if self.total_s is None else self.total_s)
         if not all(type(each) is int for each in whole) or not all(_is_number(each) for each in waits):
-            raise InvalidInput(f"Retry takes numbers, and whole ones for tries and fault_tries, not {self!r}")
+            raise InvalidInput(f"Retry takes numbers, and integers for tries and fault_tries, not {self!r}")
         if self.tries < 1 or self.fault_tries < 0:
             raise InvalidInput(f"Retry needs at least one try, not tries={self.tries}, fault_tries={self.fault_tries}")
         if self.base_ms < 0 or self.cap_ms < 0 or (self.total_s is not None and self.total_s <= 0):
@@ -38,21 +38,21 @@ class Retry:
 
     @staticmethod
     def streaming() -> Retry:
-        """Short waits: a micro-batch is small, and the next one is coming."""
+        """Short waits: a micro-batch is small, and the next one follows soon."""
         return Retry(tries=8, base_ms=50, cap_ms=50)
 
     @staticmethod
     def backfill() -> Retry:
-        """Patient: hours of work are at stake. Each wait is capped, the total time is not."""
+        """Many tries, as a failure would waste hours of work. Each wait is capped, the total time is not."""
         return Retry(tries=32, base_ms=50, cap_ms=60_000, total_s=None)
 
     @staticmethod
     def none() -> Retry:
-        """One attempt. An unknown outcome is still found out."""
+        """One attempt. An unknown outcome is still resolved."""
         return Retry(tries=1, base_ms=0, cap_ms=0, fault_tries=0)
 
     def wait_s(self, n: int, random: float) -> float:
-        """The wait before repeat ``n`` (from 0), with ``random`` in [0, 1): min(base · 2^n, cap) · (0.5 + random)."""
+        """The wait before retry ``n`` (from 0), with ``random`` in [0, 1): min(base · 2^n, cap) · (0.5 + random)."""
         return min(self.base_ms * 2.0 ** min(n, 64), self.cap_ms) * (0.5 + random) / 1000
 
 

@@ -1,4 +1,4 @@
-"""Building what an attempt proposes, from an operation and the head it found. Pure: the files are written elsewhere."""
+"""The layout of a new snapshot: its manifests, its summary and its JSON. Pure: the files are written elsewhere."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ Json = dict[str, Any]
 Updates = tuple[Json, ...]
 
 VERB, LINEAGE = "frazil.verb", "frazil.lineage"
-"""Keys of a snapshot's summary: which write it was, and the record of where rows of replaced files went."""
+"""Keys of a snapshot's summary: the kind of write, and the path of the lineage of rows of replaced files."""
 SOURCE = "source-snapshot-id"
-"""Iceberg's key for the snapshot that this one does again."""
+"""Iceberg's key for the snapshot that was cherry-picked."""
 
 _MERGE_ENABLED = ("commit.manifest-merge.enabled", "true")
 _MERGE_MIN_COUNT = ("commit.manifest.min-count-to-merge", "100")
 _MERGE_TARGET_SIZE = ("commit.manifest.target-size-bytes", str(8 * 1024 * 1024))
 _ORPHAN_GRACE = (ORPHAN_GRACE, str(3 * 24 * 60 * 60 * 1000))
-"""Three days, as Iceberg's own remove_orphan_files waits."""
+"""Three days, the default of Iceberg's remove_orphan_files."""
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPosition:
-    """Where in the table's history an attempt puts its snapshot."""
+    """The position of an attempt's snapshot in the table's history."""
 
     snapshot_id: int
     sequence_number: int
@@ -39,21 +39,21 @@ class SnapshotPosition:
     """The data sequence number of copied rows: that of the snapshot they were read from (rule P20)."""
     attempt: int
     merges_later: bool = False
-    """Others wait for this commit: old manifests are merged beside it, not by it (``merging.py``)."""
+    """Other writers wait for this commit: manifests are merged after it, not by it (``manifest_merge.py``)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestLayout:
-    """How the next manifest list is laid out: my new manifests first, then each bin, merged where it has several."""
+    """The layout of the next manifest list: bins in order, new manifests first. A bin of several is merged into one."""
 
     bins: tuple[tuple[Manifest, ...], ...]
     is_due: bool = False
-    """This is the commit with which there are enough manifests for a merge that was put off."""
+    """With this commit there are enough manifests for a deferred merge."""
 
 
 def lay_out(
     existing: Sequence[Manifest],
-    mine: Sequence[Manifest],
+    added: Sequence[Manifest],
     properties: Mapping[str, str],
     attempt: int,
     *,
@@ -61,12 +61,11 @@ def lay_out(
 ) -> ManifestLayout:
     """Decide which manifests are merged, by Iceberg's own properties and its packing (MergeAppend).
 
-    A repeated attempt waits for twice the count before it merges: while many writers race, the one that merges is the
-    slowest and loses, and then all of them would merge the same manifests again and again. The same holds ``later``,
-    for commits that others wait for: at the count somebody is told to merge beside them, and at twice the count they
-    do it themselves.
+    A retried attempt merges only at twice the count: while many writers race, the one that merges is the slowest and
+    loses, and then all of them would merge the same manifests again and again. ``later`` does the same for commits that
+    other writers wait for: at the count a merge after the commit is due, and at twice the count the commit merges.
     """
-    alone = tuple((manifest,) for manifest in (*mine, *existing))
+    alone = tuple((manifest,) for manifest in (*added, *existing))
     if _text(properties, _MERGE_ENABLED).lower() != "true":
         return ManifestLayout(alone)
     count = _number(properties, _MERGE_MIN_COUNT)
@@ -75,7 +74,7 @@ def lay_out(
     bins: list[tuple[Manifest, ...]] = []
     is_due = False
     for content in (DATA_MANIFEST, DELETE_MANIFEST):
-        new = [manifest for manifest in mine if manifest.content == content]
+        new = [manifest for manifest in added if manifest.content == content]
         old = [manifest for manifest in existing if manifest.content == content]
         is_due |= later and _crosses(len(old), len(old) + len(new), count)
         if len(new) + len(old) < minimum:
@@ -86,7 +85,7 @@ def lay_out(
 
 
 def _crosses(before: int, after: int, count: int) -> bool:
-    """At the count, and now and then beyond it: whoever was told the first time may have died."""
+    """At the count, and at intervals beyond it: the writer that was to merge at the count may have died."""
     step = max(1, count // 4)
     return after >= count and before // step != after // step
 
@@ -98,7 +97,7 @@ def _merged(manifests: Sequence[Manifest], minimum: int, target: int) -> Iterato
     newest = manifests[0]
     for spec_id in sorted(by_spec, reverse=True):
         for group in _pack_from_end(by_spec[spec_id], target):
-            # The bin that holds the new manifest is still filling up; older ones are merged as soon as they are full.
+            # The bin with the newest manifest is still filling; older bins are merged as soon as they are full.
             if newest not in group:
                 yield tuple(group)
                 continue
@@ -108,21 +107,21 @@ def _merged(manifests: Sequence[Manifest], minimum: int, target: int) -> Iterato
 
 
 def _worth_merging(group: Sequence[Manifest]) -> int:
-    """How many of the newest: not an old one that is much larger than all newer ones together.
+    """How many of the newest manifests to merge: not an old one that is much larger than all newer ones together.
 
-    To copy it again each time would make merges the dearer the longer a table has been written to; so each entry is
-    copied as often as sizes double, as in a log-structured merge tree.
+    Copying it each time would make merges more expensive the longer a table is written to. Instead, each entry is
+    copied once per doubling of the size, as in a log-structured merge tree.
     """
     worth, size = 1, 0
-    for place, manifest in enumerate(group):
+    for index, manifest in enumerate(group):
         if manifest.manifest_length <= 2 * size:
-            worth = place + 1
+            worth = index + 1
         size += manifest.manifest_length
     return worth
 
 
 def _pack_from_end(manifests: Sequence[Manifest], target: int) -> list[list[Manifest]]:
-    """Fill bins from the oldest manifest on, so that only the first bin, with the newest, is left part full."""
+    """Fill bins from the oldest manifest on, so that only the first bin, with the newest, is partly full."""
     bins: list[list[Manifest]] = []
     size = 0
     for manifest in reversed(manifests):
@@ -137,7 +136,7 @@ def _pack_from_end(manifests: Sequence[Manifest], target: int) -> list[list[Mani
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Effect:
-    """What a snapshot does to its parent."""
+    """The difference between a snapshot and its parent."""
 
     kind: Kind
     added: tuple[DataFile, ...] = ()
@@ -146,17 +145,17 @@ class Effect:
     removed_deletes: tuple[DataFile, ...] = ()
     lineage_path: str | None = None
     bundles: tuple[Bundle, ...] = ()
-    """More files that come."""
+    """More added files, by manifests."""
 
     @property
     def operation(self) -> str:
-        """Iceberg's word for it."""
+        """The operation in Iceberg's snapshot summary."""
         if self.kind is Kind.REWRITE:
             return "replace"
-        came = [each.holds_data for each in self.bundles]
-        if self.removed or self.deletes or self.removed_deletes or not all(came):
-            return "overwrite" if self.added or any(came) else "delete"
-        # A delete whose rows were gone when it landed is one all the same: rows on their way mind it (rule P23).
+        bundled_data = [each.holds_data for each in self.bundles]
+        if self.removed or self.deletes or self.removed_deletes or not all(bundled_data):
+            return "overwrite" if self.added or any(bundled_data) else "delete"
+        # A delete of rows that were already deleted is still a delete: concurrent appends are checked against it (P23).
         return "delete" if self.kind is Kind.DELETE else "append"
 
     @property
@@ -164,16 +163,16 @@ class Effect:
         return sum(file.file_size_in_bytes for file in (*self.added, *self.deletes))
 
 
-def change_of(write: Write, effect: Effect, place: SnapshotPosition) -> Change:
-    """The same effect as those see it who have to check against it."""
+def change_of(write: Write, effect: Effect, position: SnapshotPosition) -> Change:
+    """The effect as the change that other operations are checked against."""
 
     def entry(file: DataFile) -> Entry:
-        number = place.copies_number if file.file_path in write.copies else place.sequence_number
-        return Entry(Status.ADDED, file, place.snapshot_id, number, place.sequence_number)
+        number = position.copies_number if file.file_path in write.copies else position.sequence_number
+        return Entry(Status.ADDED, file, position.snapshot_id, number, position.sequence_number)
 
     return Change(
-        snapshot_id=place.snapshot_id,
-        sequence_number=place.sequence_number,
+        snapshot_id=position.snapshot_id,
+        sequence_number=position.sequence_number,
         operation=effect.operation,
         added=tuple(map(entry, effect.added)),
         removed=effect.removed,
@@ -191,13 +190,13 @@ def snapshot_json(
     effect: Effect,
     head: TableMetadata,
     parent: Snapshot | None,
-    place: SnapshotPosition,
+    position: SnapshotPosition,
     *,
     timestamp_ms: int,
     manifest_list: str,
     identity: Mapping[str, str],
 ) -> Json:
-    """The new snapshot as metadata.json holds it."""
+    """The new snapshot as it is written to metadata.json."""
     summary = {
         "operation": effect.operation,
         **write.snapshot_properties,
@@ -207,8 +206,8 @@ def snapshot_json(
         **summary_counts(effect, parent),
     }
     snapshot: Json = {
-        "snapshot-id": place.snapshot_id,
-        "sequence-number": place.sequence_number,
+        "snapshot-id": position.snapshot_id,
+        "sequence-number": position.sequence_number,
         "timestamp-ms": timestamp_ms,
         "manifest-list": manifest_list,
         "summary": summary,
@@ -220,17 +219,17 @@ def snapshot_json(
 
 
 def summary_counts(effect: Effect, parent: Snapshot | None) -> dict[str, str]:
-    """Counts in the specification's words ("Optional Snapshot Summary Fields"). A total nobody knows stays unknown."""
-    came, went = _counted(effect.added, effect.deletes), _counted(effect.removed, effect.removed_deletes)
+    """The specification's "Optional Snapshot Summary Fields". A total that the parent lacks is left out."""
+    added, removed = _counted(effect.added, effect.deletes), _counted(effect.removed, effect.removed_deletes)
     bundled = _counted_in(effect.bundles)
-    came = {key: came[key] + bundled[key] for key in _TOTALS}
+    added = {key: added[key] + bundled[key] for key in _TOTALS}
     summary: dict[str, str] = {}
     for key in _TOTALS:
-        if came[key] or (key in ("data-files", "records", "files-size") and effect.kind is Kind.APPEND):
-            summary[f"added-{key}"] = str(came[key])
-        if went[key]:
-            gone = "deleted" if key in ("data-files", "records") else "removed"
-            summary[f"{gone}-{key}"] = str(went[key])
+        if added[key] or (key in ("data-files", "records", "files-size") and effect.kind is Kind.APPEND):
+            summary[f"added-{key}"] = str(added[key])
+        if removed[key]:
+            verb = "deleted" if key in ("data-files", "records") else "removed"
+            summary[f"{verb}-{key}"] = str(removed[key])
     summary |= {key: str(count) for key, count in _delete_files(effect, bundled["delete-files"]) if count}
     everything = (*effect.added, *effect.deletes, *effect.removed, *effect.removed_deletes)
     partitions = {(file.spec_id, file.partition) for file in everything if file.partition}
@@ -240,7 +239,7 @@ def summary_counts(effect: Effect, parent: Snapshot | None) -> dict[str, str]:
     for key in _TOTALS:
         total = before.get(f"total-{key}", "")
         if total.isdigit():
-            summary[f"total-{key}"] = str(max(0, int(total) + came[key] - went[key]))
+            summary[f"total-{key}"] = str(max(0, int(total) + added[key] - removed[key]))
     return summary
 
 
@@ -250,8 +249,8 @@ _DELETE_FILES = {Content.POSITION_DELETES: "position", Content.EQUALITY_DELETES:
 
 def _delete_files(effect: Effect, bundled: int) -> Iterator[tuple[str, int]]:
     for content, word in _DELETE_FILES.items():
-        came = sum(1 for file in effect.deletes if file.content == content)
-        yield f"added-{word}-delete-files", came + (bundled if content == Content.EQUALITY_DELETES else 0)
+        added = sum(1 for file in effect.deletes if file.content == content)
+        yield f"added-{word}-delete-files", added + (bundled if content == Content.EQUALITY_DELETES else 0)
         yield f"removed-{word}-delete-files", sum(1 for file in effect.removed_deletes if file.content == content)
 
 
@@ -269,7 +268,7 @@ def _counted(data: Sequence[DataFile], deletes: Sequence[DataFile]) -> dict[str,
 
 def _counted_in(bundles: Sequence[Bundle]) -> dict[str, int]:
     data = [each.manifest for each in bundles if each.holds_data]
-    # Whoever names rows by position has read them, and such writes do not travel.
+    # A write with position deletes has read rows, and such writes are not delegable.
     by_key = [each.manifest for each in bundles if not each.holds_data]
     return {
         "data-files": sum(each.added_files_count for each in data),
@@ -282,14 +281,14 @@ def _counted_in(bundles: Sequence[Bundle]) -> dict[str, int]:
 
 
 def add_snapshot(head: TableMetadata, branch: str, snapshot: Json) -> Updates:
-    """Updates that put a snapshot on top of a branch."""
+    """Updates that add a snapshot and make it the head of a branch."""
     kept = {key: value for key, value in head.refs.get(branch, {}).items() if key not in ("snapshot-id", "type")}
     ref = {"action": "set-snapshot-ref", "ref-name": branch, "type": "branch", "snapshot-id": snapshot["snapshot-id"]}
     return ({"action": "add-snapshot", "snapshot": snapshot}, {**ref, **kept})
 
 
 def write_requirements(write: Write, head: TableMetadata) -> Updates:
-    """What must still be true of the head when a write lands on it (rule P29)."""
+    """The conditions on the head under which a write may land on it (rule P29)."""
     found: list[Json] = [
         {"type": "assert-table-uuid", "uuid": head.uuid},
         {"type": "assert-ref-snapshot-id", "ref": write.branch, "snapshot-id": head.ref_snapshot_id(write.branch)},
@@ -301,7 +300,7 @@ def write_requirements(write: Write, head: TableMetadata) -> Updates:
 
 
 def distinct(requirements: Iterable[Json]) -> Updates:
-    """The first of each kind, and of each branch: what a chain of changes asks of the head it starts on."""
+    """The first requirement of each type, and of each branch: what a chain of changes requires of its first head."""
     found: dict[tuple[str, str], Json] = {}
     for each in requirements:
         found.setdefault((each["type"], each.get("ref", "")), each)
@@ -309,9 +308,9 @@ def distinct(requirements: Iterable[Json]) -> Updates:
 
 
 def may_be_cleaned_up(since_ms: int, now_ms: int, properties: Mapping[str, str]) -> bool:
-    """Whether files written since then are near the age at which others take them for orphans (rule P35).
+    """Whether files written since then are near the age at which a cleanup may remove them as orphans (rule P35).
 
-    Half of it: the clocks of two machines differ, and the swap comes a while after the look.
+    The limit is half of that age: clocks of machines differ, and the swap happens some time after this check.
     """
     return 2 * (now_ms - since_ms) > _number(properties, _ORPHAN_GRACE)
 

@@ -64,7 +64,7 @@ class RebasedStep:
 
 @dataclass(frozen=True, slots=True)
 class TicketOutcome:
-    """What the writer of a queued commit is told when a leader has committed it."""
+    """The outcome that the writer of a queued commit receives from the leader that committed it."""
 
     snapshot_id: int | None
     """None: the table has no snapshot, and this commit added none."""

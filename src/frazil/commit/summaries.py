@@ -1,8 +1,8 @@
-"""Changes as small texts that a SQL catalog keeps beside its pointer, so that a check need not read manifests.
+"""Summaries of changes, which a SQL catalog keeps beside its pointer so that checks need not read manifests.
 
-They are a cache (rule P10): what is missing here, damaged, or of a later version is ``None``, and the manifests are
-asked. Two things have no other home: the predicate of a delete, because it may be personal (rule P23), and the commits
-that share a snapshot, because there are many (rule P17).
+They are a cache (rule P10): a summary that is missing, damaged, or of a later version is ``None``, and the manifests
+are read. Two things are stored nowhere else: the predicate of a delete, because it may be personal (rule P23), and the
+commits that share a snapshot, because there are many (rule P17).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from frazil.catalog.base import ChangeRecord
 from frazil.model import Change, Content, DataFile, Entry, Predicate, SharedCommit, Status
 
 Source = Callable[[int, int], Mapping[int, Change | Predicate]]
-"""(after, up to) → by snapshot id, what is kept of the snapshots with these sequence numbers. Any may be missing; where
-there is a predicate alone, the files are in the manifests."""
+"""(after, up to) → snapshot id → the summary of each snapshot with these sequence numbers. Any may be missing; where
+there is only a predicate, the files are in the manifests."""
 
 MOST_FILES = 500
 MOST_BYTES = 64 << 10
@@ -37,17 +37,17 @@ _LONGEST_INT = 1 << 63
 
 
 class CannotWrite(Exception):
-    """A value that has no place in a summary."""
+    """A value that a summary cannot represent."""
 
 
 def to_record(table_uuid: str, change: Change) -> ChangeRecord | None:
-    """What a catalog shall keep of a change; None: nothing, it is too large or too odd."""
+    """The record that a catalog keeps of a change; None: it is too large, or a value cannot be represented."""
     body = encode(change)
     return None if body is None else ChangeRecord(table_uuid, change.snapshot_id, change.sequence_number, body)
 
 
 def from_records(records: Iterable[ChangeRecord]) -> dict[int, Change | Predicate]:
-    """By snapshot id, those that can be read. A predicate alone: the files are in the manifests."""
+    """Snapshot id → the summary, where it can be read. Only a predicate: the files are in the manifests."""
     found: dict[int, Change | Predicate] = {}
     for record in records:
         change, is_whole = _decode(record.body)
@@ -61,7 +61,7 @@ def from_records(records: Iterable[ChangeRecord]) -> dict[int, Change | Predicat
 
 
 def commits_of(records: Iterable[ChangeRecord]) -> dict[int, tuple[SharedCommit, ...]]:
-    """By snapshot id, the commits that share it, where that is known."""
+    """Snapshot id → the commits that share the snapshot, where that is known."""
     found = ((record, _decode(record.body)[0]) for record in records)
     return {record.snapshot_id: change.commits for record, change in found if change is not None and change.commits}
 
@@ -71,9 +71,9 @@ def _identity(of: Change | ChangeRecord) -> tuple[int, int]:
 
 
 def encode(change: Change) -> bytes | None:
-    """A change as bytes. One with too many files is what only this tells, or None where there is no such thing.
+    """A change as bytes. If it has too many files, only its header is kept, or None if the header adds nothing.
 
-    Column sizes, split offsets, key metadata and sort orders are left out: no check looks at them.
+    Column sizes, split offsets, key metadata and sort orders are left out: no check uses them.
     """
     files = len(change.added) + len(change.removed) + len(change.deletes) + len(change.removed_deletes)
     try:
@@ -81,19 +81,19 @@ def encode(change: Change) -> bytes | None:
         if body is None and (change.predicate is not None or change.commits):
             body = _pack(_header_to_json(change))
     except (CannotWrite, TypeError):
-        # orjson's own refusals (text that is no Unicode, …) are TypeErrors.
+        # orjson refuses values (invalid Unicode, …) with a TypeError.
         return None
     return body
 
 
 def decode(body: bytes) -> Change | None:
-    """The change that ``encode`` was given; None: it is damaged, of an unknown version, or its predicate alone."""
+    """The change that was encoded; None: it is damaged, of an unknown version, or only its header was kept."""
     change, is_whole = _decode(body)
     return change if is_whole else None
 
 
 def _decode(body: bytes) -> tuple[Change | None, bool]:
-    """What can be read, and whether it tells the files."""
+    """The change, and whether it includes the files."""
     try:
         raw = _unpack(body)
         return _change_from_json(raw), "added" in raw
@@ -154,7 +154,7 @@ def _change_to_json(change: Change) -> dict[str, Any]:
 
 
 def _number(entry: Entry, own: int) -> int | None:
-    """Only a data sequence number that is not the snapshot's own is worth its bytes."""
+    """None for the snapshot's own sequence number, which saves bytes."""
     return None if entry.sequence_number == own else entry.sequence_number
 
 
@@ -239,7 +239,7 @@ def file_from_json(
     )
 
 
-# FullInspector up is several times faster than calling an enum.
+# Indexing a tuple is several times faster than calling an enum.
 _CONTENTS = tuple(Content)
 
 
@@ -256,14 +256,14 @@ def _text(data: bytes) -> str:
 
 
 def _value_to_json(value: Any) -> Any:
-    """A partition value. JSON's own kinds stay as they are; the others become a pair of a letter and a text."""
+    """A partition value. JSON's own types are unchanged; other types become a pair of a letter and a string."""
     match value:
         case None | bool() | str():
             return value
         case int():
             return value if -_LONGEST_INT <= value < _LONGEST_INT else ["i", str(value)]
         case float():
-            # JSON has no word for these, and orjson would write null.
+            # JSON cannot represent these, and orjson would write null.
             return value if math.isfinite(value) else ["f", repr(value)]
         case Decimal():
             return ["d", str(value)]

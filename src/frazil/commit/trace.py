@@ -59,7 +59,7 @@ class RowTrace:
     collisions: tuple[Conflict, ...]
     """Everything that two writers did to the same rows. Which of it is a conflict, the checks decide."""
     replaced_twice: tuple[Change, ...] = ()
-    """Overwrites that put rows in the place of rows which this operation replaces, too."""
+    """Overwrites that replaced rows which this operation also replaces."""
     gone_already: int = 0
     """How many rows that the operation deletes were deleted before it."""
     has_moved: bool = False

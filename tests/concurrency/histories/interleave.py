@@ -1,4 +1,4 @@
-"""One process, many open transactions: a seed decides who takes the next step, so every run can be had again.
+"""One process, many open transactions: a seed decides which takes the next step, so every run can be repeated.
 
 A schedule is a list of session names; each mention takes that session one step further. A history that the model
 refuses is shrunk: sessions are left out as long as the rest still goes wrong in the same way.
@@ -45,7 +45,7 @@ def layout_of(seed: int) -> Layout:
 
 
 def schedule_of(seed: int, sessions: int) -> list[str]:
-    """Some steps of each session lie between those of others; then it is named often enough to reach its end."""
+    """Steps of the sessions are interleaved; then each session is named often enough to finish."""
     chance = random.Random(f"schedule-{seed}")
     waiting = [f"{seed}-{number}" for number in reversed(range(sessions))]
     under_way: dict[str, int] = {}
@@ -112,7 +112,7 @@ class _Play:
 
 
 def shrunk(found: Run, layout: Layout, open_lake: OpenLake, *, tries: int = 200) -> Run:
-    """The shortest run found that goes wrong in the same way: cut off what came later, then leave sessions out."""
+    """The shortest run found that fails in the same way: later steps are cut off, then sessions are left out."""
     attempts = itertools.count()
 
     def still_wrong(schedule: Schedule) -> Run | None:

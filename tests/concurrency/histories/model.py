@@ -246,7 +246,7 @@ def _upserted(state: State, step: Step, layout: Layout) -> Effect:
     kept = tuple(row for row in state if layout.key(row) not in keys)
     after = (*kept, *step.rows)
     if step.mode == "equality":
-        # The old rows are never looked up, so nobody knows how many there were.
+        # The old rows are never read, so their number is unknown.
         return Effect(after, inserted=len(step.rows))
     met = {layout.key(row) for row in state} & keys
     gone = len(state) - len(kept)

@@ -69,7 +69,7 @@ def history(place: Place, layout: Layout, seed: int, sessions: int, logs: Path, 
 
 
 def read_logs(files: Iterable[Path]) -> list[Record]:
-    """The last word about each session: how it ended, or, when its writer never wrote that, that nobody knows."""
+    """The final record of each session: its outcome, or "unknown" if its writer recorded none."""
     found: dict[str, Record] = {}
     for file in files:
         for line in file.read_text().splitlines():

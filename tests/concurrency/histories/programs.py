@@ -1,6 +1,6 @@
 """What a writer does, drawn at random. A program yields steps; for a scan it is sent the rows that were read.
 
-Keys and partitions are few, so that writers meet often. The table stays small: what comes in goes out again.
+Keys and partitions are few, so that writers race often. The table stays small: rows that are added are deleted again.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ Program = Generator[Step, list[Row], None]
 
 @dataclass(frozen=True)
 class Writer:
-    """Where a program's choices come from."""
+    """The source of a program's choices."""
 
     chance: random.Random
     id: str
-    """Unique; rows that the program writes carry it, so that a row in the wrong place names its writer."""
+    """Unique; rows that the program writes contain it, so that an unexpected row names its writer."""
     layout: Layout
     columns: tuple[str, ...]
     """Which of COLUMNS the table has."""
@@ -183,7 +183,7 @@ VERBS: dict[Verb, int] = {**ROW_VERBS, add_column: 2, set_properties: 2}
 
 
 def delayed(writer: Writer) -> Program:
-    """One verb with its commit held back: others land between its base and its commit."""
+    """One verb whose commit is delayed: other commits land between its base and its commit."""
     yield _drawn(writer, ROW_VERBS)(writer)
 
 

@@ -1,8 +1,8 @@
 """Replays a history in commit order on the sequential model, and finds the first commit that differs.
 
-Judged are, for each commit at its place in the branch's history: the rows after it, the rows its transaction read, and
-its counts; for each call that left no snapshot: that what it read comes from one state it could have seen. Every
-snapshot must be somebody's, every acknowledgement must have its snapshot, and no commit may stand before one that had
+For each commit, at its position in the branch's history, the rows after it, the rows its transaction read, and its
+counts are checked; for each call without a snapshot, that its reads come from one state it could have seen. Every
+snapshot must belong to a call, every acknowledged call must have its snapshot, and no commit may precede one that had
 ended when it began.
 """
 
@@ -34,7 +34,7 @@ RECENT = 5
 
 @dataclass(frozen=True)
 class Divergence:
-    """Where history and model part: what is wrong, at whose commit, and what came just before."""
+    """The first difference between history and model: what is wrong, at which commit, and the commits before it."""
 
     kind: str
     what: str
@@ -64,7 +64,7 @@ class Verdict:
     """After how many of them the table's rows were read and compared."""
     divergence: Divergence | None = None
     needless: tuple[Record, ...] = ()
-    """Conflicts of calls for which the rows they looked at were the same at the end as at the beginning."""
+    """Conflicts of calls whose selected rows were the same at the end as at the beginning."""
 
 
 def replay(records: Sequence[Record], remains: Remains, layout: Layout, *, every: int = 1) -> Verdict:
@@ -117,7 +117,7 @@ def _place(records: Sequence[Record], versions: Sequence[Version]) -> list[list[
             if owner is None or owner.outcome not in ("committed", "unknown"):
                 ending = "that no record names" if owner is None else f"that ended as {owner.outcome!r}"
                 return Divergence("ghost", f"snapshot {version.snapshot_id} is of a write {ending}", owner)
-            # Nobody heard the answer, and the table says that it landed.
+            # The answer was lost, and the table shows that it landed.
             if owner.outcome == "unknown" and last_of[version.commit_id] == version.snapshot_id:
                 owners = [replace(owner, snapshot_id=version.snapshot_id)]
         if len({each.group_index for each in owners}) < len(owners):
@@ -176,7 +176,7 @@ class _Replay:
         return None
 
     def _miscounted(self, record: Record) -> str | None:
-        """A row that another replaced by key meanwhile is still counted as deleted, one that another deleted is not: so
+        """A row that was replaced by key concurrently still counts as deleted, a row that was deleted does not: so
         the number of deleted rows lies between those of the states since the call began.
         """
         said = (record.inserted, record.updated, record.deleted)
@@ -214,7 +214,7 @@ class _Replay:
         return None
 
     def _needless(self) -> Iterator[Record]:
-        """Files may be a reason where rows are none: two writers who replace one file cannot both have it."""
+        """Files may conflict where rows do not: two writers cannot both replace the same file."""
         ends = list(itertools.accumulate((each.finished for each in self._done), max))
         for record in self._records:
             if record.outcome == "conflict" and record.steps[0].verb not in WITHOUT_ROWS:
@@ -292,7 +292,7 @@ def _columns(records: Sequence[Record], remains: Remains) -> Divergence | None:
 
 
 def _properties(records: Sequence[Record], remains: Remains) -> Divergence | None:
-    """A property has the value of a write that no other write of it wholly followed."""
+    """A property has the value of a write that no other write of it entirely followed."""
     written: dict[str, list[Record]] = {}
     for record in records:
         if record.steps[0].verb == "set_properties" and record.outcome in ("committed", "unchanged"):

@@ -1,4 +1,4 @@
-"""Runs one program on a lake and records what was asked, what was read, and what was answered."""
+"""Runs one program on a lake and records its calls, reads and outcomes."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def _draw(report: LabReport, path: Path) -> bool:
     try:
         lab.plot(report, path)
     except Unsupported as error:
-        # The figures are printed without it; a picture that was asked for by name must be drawn, or the command fails.
+        # The figures are printed without it. A picture with a given name must be drawn, or the command fails.
         if path != PLOT:
             raise
         sys.stderr.write(f"frazil: no picture. {error}\n")

@@ -72,7 +72,7 @@ def _print(report: Report, kept: list[Path]) -> None:
         f"{report.elapsed_s:.1f} s: {report.seeds_per_s:.2f} seeds and {report.commits_per_s:.0f} commits a second"
     )
     out.print_text(f"digest of all histories: {report.digest}")
-    out.print_heading("What went wrong meanwhile")
+    out.print_heading("Faults")
     out.print_grid(["fault", "times"], ([name, count] for name, count in report.faults.most_common()))
     if not report.failures:
         out.print_text("\nNo rule was broken.")

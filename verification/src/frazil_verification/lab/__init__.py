@@ -86,7 +86,7 @@ def _policies(names: Sequence[str]) -> tuple[Policy, ...]:
     unknown = [name for name in names if name not in known]
     if unknown or not names:
         raise InvalidInput(
-            f"{unknown[0]!r} is not a way of waiting" if unknown else "The lab needs at least one policy",
+            f"{unknown[0]!r} is not a backoff policy" if unknown else "The lab needs at least one policy",
             advice=f"Choose among {', '.join(Policy)}",
         )
     return tuple(Policy(name) for name in names)
@@ -111,7 +111,7 @@ def _on_virtual_clock(
 
 
 def _sweep_loads(load: Load) -> list[Load]:
-    """Every pattern of arrivals under every think time; a trigger has no period of zero."""
+    """Every pattern of arrivals under every think time; a trigger cannot have a period of zero."""
     return [
         replace(load, arrivals=arrivals, think_s=think_s, commits=min(load.commits, _SWEEP_COMMITS))
         for arrivals in ARRIVALS

@@ -1,4 +1,4 @@
-"""The values of the waiting lab: how writers wait, how they load a table, what came of it."""
+"""The values of the backoff lab: how writers wait, how they load a table, and the results."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Policy(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What the writers do between and during their attempts. Times are means, in milliseconds unless they end in _s."""
+    """The writers' times between and during attempts: means, in milliseconds unless the name ends in _s."""
 
     writers: int = 30
     commits: int = 6000
@@ -47,8 +47,8 @@ class Load:
     think_s: float = 1.4
     """From one commit's end to the next one's start (writing data files, waiting for input)."""
     arrivals: Arrivals = "clockwork"
-    """``independent``: think times are random (exponential), so writers come and go like strangers.
-    ``clockwork``: every think time is the same and all writers begin at once, so that only waiting sets them apart.
+    """``independent``: think times are random (exponential), as of unrelated writers.
+    ``clockwork``: every think time is the same and all writers begin at once, so that only waiting separates them.
     ``trigger``: all writers start on one clock every ``think_s``, each within ``spread_s`` of the tick."""
     spread_s: float = 0.25
     read_ms: float = 4.0
@@ -73,7 +73,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One commit as its writer saw it."""
+    """One commit, as its writer measured it."""
 
     retries: int
     seconds: float
@@ -107,7 +107,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What the experiment that the lab repeats reported. None: not stated."""
+    """The published figures of the experiment that the lab repeats. None: not stated."""
 
     retry_rate: float
     mean_retries_of_retried: float | None

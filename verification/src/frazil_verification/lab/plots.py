@@ -24,7 +24,7 @@ _GREY = "#555555"
 
 
 def plot(report: LabReport, path: str | os.PathLike[str]) -> None:
-    """Write the report as a picture; the name's ending chooses the format (png, svg, pdf)."""
+    """Write the report as a picture; the file name's extension selects the format (png, svg, pdf)."""
     figure_class, canvas_class = _matplotlib()
     figure = figure_class(figsize=(15, 9) if report.sweep else (15, 5), dpi=130, layout="constrained")
     canvas_class(figure)

@@ -22,7 +22,7 @@ _PATIENCE_S = 1800.0
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """What one writer process gets; everything in it can be pickled."""
+    """The task of one writer process; everything in it can be pickled."""
 
     number: int
     folder: str
@@ -87,7 +87,7 @@ def _run(tasks: list[_Task]) -> list[_Done]:
 
 def _received(line: Connection) -> _Done:
     if not line.poll(_PATIENCE_S):
-        raise FrazilError(f"A writer of the lab gave no answer within {_PATIENCE_S:g} s")
+        raise FrazilError(f"A writer of the lab did not answer within {_PATIENCE_S:g} s")
     try:
         found: _Done | FrazilError = line.recv()
     except EOFError:
@@ -98,12 +98,12 @@ def _received(line: Connection) -> _Done:
 
 
 def _check_nothing_lost(opened: OpenedCatalog, scratch: Scratch, done: list[_Done]) -> None:
-    """A lab that lost commits would report nonsense."""
+    """The figures of a lab that lost commits would be meaningless."""
     landed = sum(sample.landed for each in done for sample in each.samples)
     metadata = opened.catalog.load(scratch.ident).metadata
     kept = sum(1 for _ in metadata.ancestors(metadata.ref_snapshot_id()))
     if kept != landed:
-        raise FrazilError(f"{landed} commits were acknowledged, and the table's history has {kept}")
+        raise FrazilError(f"{landed} commits were acknowledged, but the table's history has {kept}")
 
 
 def _write(task: _Task, start: Barrier, result: Connection) -> None:
@@ -119,7 +119,7 @@ def _write(task: _Task, start: Barrier, result: Connection) -> None:
     except FrazilError as error:
         start.abort()
         result.send(error)
-    except Exception as error:  # noqa: BLE001 - everything must reach the parent, or it would wait for nothing
+    except Exception as error:  # noqa: BLE001 - every error must reach the parent, which would wait otherwise
         start.abort()
         result.send(FrazilError(f"A writer of the lab stopped with {type(error).__name__}", evidence=str(error)))
 
@@ -169,7 +169,7 @@ class _Writer:
             case Stale():
                 return False
             case Unknown(cause):
-                raise FrazilError("The lab's own lake gave an unclear answer", evidence=cause)
+                raise FrazilError("The outcome of a swap on the lab's own lake is unknown", evidence=cause)
 
     def _proposal(self, head: Head) -> Proposal:
         return empty_snapshot(head, self.task.scratch, self.runtime.new_snapshot_id(), f"writer {self.task.number}")

@@ -26,7 +26,7 @@ class _Phase(enum.Enum):
 
 @dataclass(slots=True)
 class _Writer:
-    """The one mutable thing of the simulation: where a writer stands."""
+    """The mutable state of a writer."""
 
     phase: _Phase = _Phase.THINKING
     started: float = 0.0
@@ -53,7 +53,7 @@ class _Clock:
 
 
 def simulate(policy: Policy, load: Load, retry: Retry, seed: int) -> tuple[list[Sample], float]:
-    """The commits of all writers in the order they ended, and the virtual seconds it took."""
+    """The commits of all writers in the order they ended, and the elapsed virtual seconds."""
     return _Simulation(policy, load, retry, seeded(f"{seed}/{policy}/{load.arrivals}/{load.think_s}")).run()
 
 
@@ -157,7 +157,7 @@ class _Simulation:
                 return self._next_tick(writer)
 
     def _next_tick(self, writer: _Writer) -> float:
-        # A tick that passed while the writer was busy is made up for at once, once: as Spark's processing-time trigger.
+        # Ticks missed while the writer was busy are made up for by one immediate run, as by Spark's trigger.
         period = self.load.think_s
         writer.tick = max(writer.tick + period, math.floor(self.clock.now / period) * period)
         return max(self.clock.now, writer.tick + self.random.random() * self.load.spread_s)

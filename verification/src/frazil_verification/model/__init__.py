@@ -1,7 +1,7 @@
 """Models of the protocol, explored state by state: the swap, group commit with crashes, compaction against deletes.
 
-``python -m frazil_verification.model`` explores them all. They import no code of the commit; each step has the name of
-what the code does there.
+``python -m frazil_verification.model`` explores them all. They import nothing of the commit path; their steps are named
+after the steps of its code.
 """
 
 from frazil_verification.model.explorer import Exploration, Model, Trace, explore

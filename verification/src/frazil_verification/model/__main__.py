@@ -2,7 +2,7 @@
 
 python -m frazil_verification.model                     every model within small bounds, and each rule off once
 python -m frazil_verification.model --bounds large      minutes, and millions of states
-python -m frazil_verification.model --off HEAD_FIRST    the shortest way to what goes wrong without a rule
+python -m frazil_verification.model --off HEAD_FIRST    the shortest path to a broken invariant without a rule
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ def main(arguments: list[str] | None = None) -> int:
     sound = [_explored(run) for run in (SMALL if options.bounds == "small" else (*SMALL, *LARGE))]
     caught = [_is_caught(flaw) for flaw in FLAWS]
     _say(
-        f"{sum(sound)} of {len(sound)} models hold; without one of {len(caught)} rules, {sum(caught)} times one breaks"
+        f"{sum(sound)} of {len(sound)} models hold; {sum(caught)} of {len(caught)} rules are needed: without one, "
+        "an invariant breaks"
     )
     return 0 if all(sound) and all(caught) else 1
 
@@ -36,9 +37,9 @@ def _explored(run: Run) -> bool:
     began = SYSTEM.monotonic()
     found = explore(run.model)
     seconds = SYSTEM.monotonic() - began
-    verdict = "holds" if found.trace is None else str(found.trace)
+    result = "holds" if found.trace is None else str(found.trace)
     size = f"{found.states:,} states, {found.transitions:,} steps, {found.depth} deep, {seconds:.1f} s"
-    _say(f"{run.what}: {size}: {verdict}")
+    _say(f"{run.what}: {size}: {result}")
     return found.trace is None and found.is_complete
 
 
@@ -53,7 +54,7 @@ def _is_caught(flaw: Flaw) -> bool:
 def _show(flaw: Flaw) -> int:
     _say(f"Without the rule: {flaw.rule} ({flaw.of})")
     if flaw.beside is not None:
-        _say(f"and without the one beside it: {flaw.beside}")
+        _say(f"and without a second rule: {flaw.beside}")
     found = explore(flaw.model)
     _say(str(found.trace) if found.trace is not None else f"nothing breaks in {found.states:,} states")
     return 0 if found.trace is not None else 1

@@ -1,9 +1,8 @@
 """Compaction against row-level deletes: plans that were made on an older table land on a newer one.
 
-    read, plan ─▶ others commit ─▶ follow my rows to where they are now ─▶ refused, or committed
+    read, plan ─▶ other writers commit ─▶ track the plan's rows to their current positions ─▶ refused, or committed
 
-Beside the files, the model keeps the rows that there would be if every commit were applied to a plain set of rows. Each
-state compares the two.
+Beside the files, the model keeps a plain set of rows to which every commit is applied. Each state compares the two.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from frazil_verification.model.compaction_state import (
     FOREIGN,
     GONE,
     HERE,
-    UNTOLD,
+    UNTRACKED,
     UPDATE,
     UPSERT,
     Actor,
     Bounds,
     File,
-    Place,
     Plan,
+    Position,
     Row,
     Rule,
     State,
@@ -41,7 +40,7 @@ _NAMES = "ABCDEFGH"
 
 
 class _Refused(Exception):
-    """Others have done what this plan cannot stand beside."""
+    """The plan conflicts with a concurrent commit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +81,10 @@ class Compaction:
         words = f"{name} commits its {plan.kind}"
         return words, _put(state, number, Actor(OK, plan))._replace(table=table, logical=_logical(state, plan))
 
-    # What must hold
+    # Invariants
 
     def broken(self, state: State) -> Iterator[str]:
-        found = Counter(state.table.row(place) for place in seen(state.table))
+        found = Counter(state.table.row(position) for position in seen(state.table))
         if any(row not in state.logical for row in found):
             yield "no_row_comes_back"
         if any(row not in found for row in state.logical):
@@ -103,55 +102,55 @@ class Compaction:
         if any(applies(delete, table.files[name]) for name in copied for delete in table.keys):
             yield "a delete by key reaches a copy"
         if any(each.at == REFUSED for each in state.actors):
-            yield "somebody is refused"
+            yield "a commit is refused"
         done = [each.plan for each in state.actors if each.at == OK and each.plan is not None]
         if len(done) > 1 and all(each.number == done[0].number for each in done):
-            yield f"{len(done)} commits from one and the same table"
+            yield f"{len(done)} commits from the same table"
 
     def canonical(self, state: State) -> Hashable:
-        """Rows are named after commits, not after their actors, so the actors are interchangeable."""
-        # What a plan was no longer matters once it is decided.
+        """Rows are identified by commits, not by actors, so the actors are interchangeable."""
+        # A plan no longer matters once it is decided.
         actors = [each if each.at == PLANNED else Actor(each.at) for each in state.actors]
         return state.table, state.logical, frozenset(Counter(actors).items())
 
 
 class _Commit:
-    """One plan on its way to the head."""
+    """The commit of one plan on a head."""
 
     def __init__(self, model: Compaction, head: Table, plan: Plan) -> None:
         self._model = model
         self._head = head
         self._plan = plan
         self._number = head.number + 1
-        self._positions: set[Place] = set()
-        self._changed: set[Place] = set()
+        self._positions: set[Position] = set()
+        self._changed: set[Position] = set()
 
     def table(self) -> Table:
-        """The table with it. Raises _Refused."""
+        """The table after the commit. Raises _Refused."""
         head, plan, on = self._head, self._plan, self._model.on
         if plan.kind == FOREIGN:
             self._check_foreign()
         if plan.kind == COMPACT and plan.removed & head.rewritten and not self._model.bounds.rewrites_meet:
-            raise _Refused("another compaction has replaced a file that this one replaces, too")
+            raise _Refused("another compaction has replaced one of its files")
         self._check_moved()
-        self._take_out()
+        self._delete_rows()
         whole, stale = self._replaced()
         files = list(head.files)
-        brought = set()
+        added = set()
         copies = self._copies(stale)
         if copies is not None:
-            brought.add(len(files))
+            added.add(len(files))
             self._positions |= {(len(files), at) for at in stale}
             files.append(copies)
         if plan.kind in (UPDATE, COPY_UPDATE, UPSERT):
-            brought.add(len(files))
+            added.add(len(files))
             files.append(File(self._number, ((plan.key, self._number),), (None,)))
-        live = (head.live - whole) | brought
+        live = (head.live - whole) | added
         keys = head.keys | ({(plan.key, self._number)} if plan.kind == UPSERT else set())
         newcomers = [files[name] for name in live if plan.known <= name < len(head.files)]
         needed = {each for each in plan.unneeded if any(applies(each, file) for file in newcomers)}
         dropped = plan.unneeded - (needed if on(Rule.NEEDED_DELETES_STAY) else set())
-        positions = head.positions | {(*place, self._number) for place in self._positions}
+        positions = head.positions | {(*position, self._number) for position in self._positions}
         return Table(
             self._number,
             tuple(files),
@@ -159,73 +158,73 @@ class _Commit:
             frozenset(each for each in positions if each[0] in live),
             keys - dropped,
             head.changed | self._changed,
-            head.untold | (whole if plan.kind == FOREIGN else frozenset()),
+            head.untracked | (whole if plan.kind == FOREIGN else frozenset()),
             head.rewritten | (whole if plan.kind in (COMPACT, FOREIGN) else frozenset()),
         )
 
     def _check_foreign(self) -> None:
-        """Others refuse when one of their files is gone or has new deletes by position."""
+        """Other engines refuse if one of their files was removed or has new position deletes."""
         for name in self._plan.removed:
             new = any(file == name and number > self._plan.number for file, _, number in self._head.positions)
             if name not in self._head.live or new:
-                raise _Refused(f"file {name} is not what it was")
+                raise _Refused(f"file {name} was changed")
 
     def _check_moved(self) -> None:
-        place = self._plan.moved
-        if place is None:
+        position = self._plan.moved
+        if position is None:
             return
-        fate, now = self._head.follow(place)
-        if fate == UNTOLD:
-            self._untold(place)
-        elif fate in (GONE, CHANGED):
+        status, now = self._head.follow(position)
+        if status == UNTRACKED:
+            self._require_lineage(position)
+        elif status in (GONE, CHANGED):
             if self._model.on(Rule.LEFT_OUT_IS_A_CONFLICT):
-                raise _Refused(f"row {self._plan.key} is {fate}")
-        elif self._is_hit_since(place) and self._model.on(Rule.HIT_BY_KEY_IS_A_CONFLICT):
+                raise _Refused(f"row {self._plan.key} is {status}")
+        elif self._is_hit_since(position) and self._model.on(Rule.HIT_BY_KEY_IS_A_CONFLICT):
             raise _Refused(f"row {self._plan.key} was replaced by key")
-        elif fate == HERE:
+        elif status == HERE:
             self._changed.add(now)
 
-    def _is_hit_since(self, place: Place) -> bool:
-        key = self._head.row(place)[0]
+    def _is_hit_since(self, position: Position) -> bool:
+        key = self._head.row(position)[0]
         return any(each == key and number > self._plan.number for each, number in self._head.keys)
 
-    def _untold(self, place: Place) -> None:
-        if self._model.on(Rule.NO_RECORD_IS_A_CONFLICT):
-            raise _Refused(f"nobody knows where the rows of file {place[0]} are")
+    def _require_lineage(self, position: Position) -> None:
+        if self._model.on(Rule.NO_LINEAGE_IS_A_CONFLICT):
+            raise _Refused(f"file {position[0]} was replaced without lineage")
 
-    def _take_out(self) -> None:
-        """Rows that go by position: the one that is deleted, or replaced by one with other values."""
-        for place in (self._plan.deleted, self._plan.moved):
-            if place is None:
+    def _delete_rows(self) -> None:
+        """Rows that are deleted by position: the deleted row, or the updated one."""
+        for position in (self._plan.deleted, self._plan.moved):
+            if position is None:
                 continue
-            fate, now = self._head.follow(place)
-            if fate == CHANGED and place == self._plan.deleted:
-                raise _Refused(f"row {self._plan.key} is {fate}")
-            if fate == UNTOLD:
-                self._untold(place)
-            if not self._model.on(Rule.DELETES_ARE_CARRIED):
-                now = place
-            if fate == HERE:
+            status, now = self._head.follow(position)
+            if status == CHANGED and position == self._plan.deleted:
+                raise _Refused(f"row {self._plan.key} is {status}")
+            if status == UNTRACKED:
+                self._require_lineage(position)
+            if not self._model.on(Rule.DELETES_ARE_REBASED):
+                now = position
+            if status == HERE:
                 self._positions.add(now)
 
     def _replaced(self) -> tuple[frozenset[int], set[int]]:
-        """Files that go whole, and those of my copies whose rows are in a file that stays, or nowhere any more."""
+        """Files that are removed whole, and the copies whose rows are in a remaining file or were deleted."""
         stale: set[int] = set()
         at_head: dict[int, set[int]] = {}
         for name in self._plan.removed:
             for at in range(len(self._head.files[name].rows)):
-                fate, now = self._head.follow((name, at))
-                if fate == UNTOLD:
-                    self._untold((name, at))
+                status, now = self._head.follow((name, at))
+                if status == UNTRACKED:
+                    self._require_lineage((name, at))
                 elif now[0] in self._head.live:
                     at_head.setdefault(now[0], set()).add(now[1])
         whole = {name for name, rows in at_head.items() if len(rows) == len(self._head.files[name].rows)}
-        for at, place in enumerate(self._plan.copies):
-            fate, now = self._head.follow(place)
-            is_out = fate != HERE and self._model.on(Rule.COPIES_FOLLOW_DELETES)
-            if is_out or (fate == HERE and now[0] not in whole):
+        for at, position in enumerate(self._plan.copies):
+            status, now = self._head.follow(position)
+            is_out = status != HERE and self._model.on(Rule.COPIES_FOLLOW_DELETES)
+            if is_out or (status == HERE and now[0] not in whole):
                 stale.add(at)
-        self._positions = {place for place in self._positions if place[0] not in whole}
+        self._positions = {position for position in self._positions if position[0] not in whole}
         return frozenset(whole), stale
 
     def _copies(self, stale: set[int]) -> File | None:
@@ -237,27 +236,27 @@ class _Commit:
             number = self._number
         if not self._model.on(Rule.COPIES_ARE_NOT_OLDER):
             number = min(head.files[name].number for name, _ in plan.copies)
-        carried = self._model.on(Rule.RECORD_IS_CARRIED)
-        sources = tuple(head.follow(place)[1] if carried else place for place in plan.copies)
-        # Rows that are not copied by this in the end have no place in its record.
+        is_rebased = self._model.on(Rule.LINEAGE_IS_REBASED)
+        sources = tuple(head.follow(position)[1] if is_rebased else position for position in plan.copies)
+        # Rows that this commit does not copy in the end are not in its lineage.
         kept = tuple(None if at in stale else source for at, source in enumerate(sources))
-        return File(number, tuple(head.row(place) for place in plan.copies), kept)
+        return File(number, tuple(head.row(position) for position in plan.copies), kept)
 
 
 def _logical(state: State, plan: Plan) -> frozenset[Row]:
-    """What the plan means for a plain set of rows."""
+    """The plan applied to a plain set of rows."""
     rows, number = state.logical, state.table.number + 1
     new = frozenset({(plan.key, number)})
     if plan.kind == UPSERT:
         return frozenset(row for row in rows if row[0] != plan.key) | new
     if plan.kind in (COMPACT, FOREIGN):
         return rows
-    place = plan.deleted or plan.moved
-    assert place is not None
-    row = state.table.row(place)
+    position = plan.deleted or plan.moved
+    assert position is not None
+    row = state.table.row(position)
     if plan.deleted is not None:
         return rows - {row}
-    # Changing a row that was deleted changes nothing.
+    # Updating a deleted row changes nothing.
     return (rows - {row}) | new if row in rows else rows
 
 

@@ -1,7 +1,7 @@
-"""A small explicit-state model checker: every state that some interleaving reaches, breadth first.
+"""A small explicit-state model checker: visits every state that some interleaving reaches, breadth first.
 
-A model says which states there are at the start, what may happen next in each, and which invariants a state breaks. The
-first state that breaks one is reported with the shortest way to it, in words.
+A model defines the initial states, the possible steps from each state, and the invariants that a state breaks. The
+first state that breaks one is reported with the shortest path to it, in words.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ class Model(Protocol[S]):
     def initial(self) -> Iterable[S]: ...
 
     def steps(self, state: S) -> Iterator[tuple[str, S]]:
-        """What may happen next, in words, with the state that it leads to."""
+        """The possible steps, in words, each with the state that it leads to."""
 
     def broken(self, state: S) -> Iterable[str]:
         """The names of the invariants that do not hold here."""
 
     def marks(self, state: S) -> Iterable[str]:
-        """What this state is an example of; a model whose marks are never met proves nothing."""
+        """The situations that this state is an example of; a model that never reaches them proves nothing."""
 
     def canonical(self, state: S) -> Hashable:
-        """One and the same value for states that differ only in which process is which; the state itself is sound."""
+        """The same value for states that differ only in the names of processes; the state itself is a sound choice."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """The shortest way to a state that breaks an invariant."""
+    """The shortest path to a state that breaks an invariant."""
 
     invariant: str
     steps: tuple[str, ...]
@@ -48,23 +48,23 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class Exploration:
-    """What was found."""
+    """The result of an exploration."""
 
     states: int
     transitions: int
     depth: int
-    """The most steps that it takes to reach a state."""
+    """The length of the longest shortest path to a state."""
     trace: Trace | None
     """None: no state breaks an invariant."""
     marks: Mapping[str, int]
-    """How many states are an example of each."""
+    """Mark → how many states have it."""
     is_complete: bool
     """Every reachable state was seen."""
 
 
 def explore(model: Model[S], most_states: int = MOST_STATES) -> Exploration:
     """Visit every reachable state, or stop at the first that breaks an invariant."""
-    # States are kept, and none is part of a cycle: to look for garbage among millions of them is most of the work.
+    # States are kept, and none is part of a cycle: collecting garbage among millions of them would dominate the time.
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -75,26 +75,26 @@ def explore(model: Model[S], most_states: int = MOST_STATES) -> Exploration:
 
 
 def _explore(model: Model[S], most_states: int) -> Exploration:
-    # By its canonical form: the state that came first, how it was reached, and from which.
-    came: dict[Hashable, tuple[Hashable, str]] = {}
+    # Canonical form → the canonical form of the previous state, and the step from there.
+    reached: dict[Hashable, tuple[Hashable, str]] = {}
     queue: deque[tuple[S, Hashable, int]] = deque()
     marks: Counter[str] = Counter()
     transitions = depth = 0
 
     def visit(state: S, words: str, before: Hashable, level: int) -> Trace | None:
         key = model.canonical(state)
-        if key in came:
+        if key in reached:
             return None
-        came[key] = (before, words)
+        reached[key] = (before, words)
         marks.update(model.marks(state))
-        # Expanded as it was reached, not in its canonical form: so names in a trace stay those of the same processes.
+        # The state itself is expanded, not its canonical form, so that a trace does not rename processes.
         queue.append((state, key, level))
         for invariant in model.broken(state):
-            return Trace(invariant, _way_to(key, came))
+            return Trace(invariant, _path_to(key, reached))
         return None
 
     found = next((trace for each in model.initial() if (trace := visit(each, "", None, 0)) is not None), None)
-    while queue and found is None and len(came) < most_states:
+    while queue and found is None and len(reached) < most_states:
         state, key, level = queue.popleft()
         depth = level
         for words, after in model.steps(state):
@@ -102,13 +102,13 @@ def _explore(model: Model[S], most_states: int) -> Exploration:
             found = visit(after, words, key, level + 1)
             if found is not None:
                 break
-    return Exploration(len(came), transitions, depth, found, dict(marks), is_complete=found is None and not queue)
+    return Exploration(len(reached), transitions, depth, found, dict(marks), is_complete=found is None and not queue)
 
 
-def _way_to(key: Hashable, came: Mapping[Hashable, tuple[Hashable, str]]) -> tuple[str, ...]:
+def _path_to(key: Hashable, reached: Mapping[Hashable, tuple[Hashable, str]]) -> tuple[str, ...]:
     steps: list[str] = []
-    before, words = came[key]
+    before, words = reached[key]
     while words:
         steps.append(words)
-        before, words = came[before]
+        before, words = reached[before]
     return tuple(reversed(steps))

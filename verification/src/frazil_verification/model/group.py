@@ -1,10 +1,10 @@
-"""Group commit with crashes: tickets, a turn that is only a hint, and swaps that decide about all tickets at once.
+"""Group commit with crashes: tickets, a commit lock that is only a hint, and swaps that decide all tickets of a group.
 
-    put ticket ─▶ try turn ─▶ read head ─▶ read queue, prepare ─▶ swap ─▶ conclude
-         └────────── or somebody else commits it, or gives it back, or its writer withdraws it
+    put ticket ─▶ try the lock ─▶ read head ─▶ read queue, prepare ─▶ swap ─▶ conclude
+         └────────── or a leader commits or returns it, or its writer withdraws it
 
-Every process may stop anywhere for any time: a stalled combiner is one whose next step comes late. Writers that are
-alike are sorted, so a state stands for all that differ in names only.
+Every process may stop anywhere for any time: a stalled leader is one whose next step comes late. Writers are sorted, so
+that states which differ only in names are one.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from frazil_verification.model.group_state import (
     COMMITTED,
     DECIDED,
     FORGOTTEN,
-    NO_TURN,
     NONE,
     RETURNED,
+    UNLOCKED,
     WAITING,
     WITHDRAWN,
     At,
@@ -35,7 +35,7 @@ from frazil_verification.model.group_state import (
     names,
     put,
     renamed,
-    set_fate,
+    set_ticket,
 )
 
 Steps = Iterator[tuple[str, State]]
@@ -83,12 +83,12 @@ class Group:
             left = list(state.flights)
             left.remove(flight)
             lands, after = applied(self.setting, state._replace(flights=tuple(left)), flight)
-            what = f"lands{_with(flight.group)}" if lands else "comes to nothing"
+            what = f"lands{_with(flight.group)}" if lands else "is stale"
             yield f"the late swap of {name_of(flight.number)} arrives and {what}", after
         for number in bits(state.putting):
             after = state._replace(putting=state.putting & ~(1 << number))
             if state.tickets[number] == NONE:
-                after = set_fate(after, number, WAITING)
+                after = set_ticket(after, number, WAITING)
             yield f"the late ticket of {name_of(number)} arrives", after
 
     # One process
@@ -99,7 +99,7 @@ class Group:
             At.NEW: self._begins,
             At.PUTTING: self._fence,
             At.QUEUED: self._queued,
-            At.TURN: self._looks,
+            At.STARTING: self._first_read,
             At.HEAD: self._reads_queue,
             At.READY: self._swap,
             At.SENT: self._in_doubt,
@@ -111,18 +111,18 @@ class Group:
         if state.processes[0].at not in (At.DEAD, At.UNKNOWN):
             return
         if self.setting.is_found(state, number):
-            words = f"{name_of(number)}, who repeats A's call, finds its commit id"
+            words = f"{name_of(number)} repeats A's call and finds its commit id"
             yield words, put(state, number, Process(At.OK))
         else:
-            words = f"{name_of(number)}, who repeats A's call with the same commit id, begins"
-            yield words, put(self._without_namesake(state), number, process._replace(at=At.NEW))
+            words = f"{name_of(number)} repeats A's call with the same commit id"
+            yield words, put(self._first_call_fenced(state), number, process._replace(at=At.NEW))
 
-    def _without_namesake(self, state: State) -> State:
-        """Where A chose no id, its ticket has the one it was told, and nobody else records that."""
+    def _first_call_fenced(self, state: State) -> State:
+        """If A chose no id, only its ticket and its snapshot have the generated one."""
         if self.bounds.has_ids:
             return state
-        if state.tickets[0] == NONE and self.on(Rule.NAMESAKE_IS_KEPT_OUT):
-            return set_fate(state, 0, WITHDRAWN)
+        if state.tickets[0] == NONE and self.on(Rule.FIRST_CALL_IS_FENCED):
+            return set_ticket(state, 0, WITHDRAWN)
         return withdrawn(self.setting, state, 0)
 
     def _queued(self, state: State, number: int, process: Process) -> Steps:
@@ -132,75 +132,81 @@ class Group:
 
     def _settles(self, state: State, number: int, process: Process) -> Steps:
         after = settled(state, process.group | (process.has_ticket << number), process.returned)
-        words = f"{name_of(number)} writes the fates of the tickets"
+        words = f"{name_of(number)} writes the outcomes of the tickets"
         yield words, put(_released(after, number), number, Process(At.OK))
 
     def _begins(self, state: State, number: int, process: Process) -> Steps:
         name = name_of(number)
-        crowded = any(fate == WAITING and not state.expired >> at & 1 for at, fate in enumerate(state.tickets))
-        if not process.lost and not crowded:
+        queue_not_empty = any(
+            status == WAITING and not state.expired >> at & 1 for at, status in enumerate(state.tickets)
+        )
+        if not process.lost and not queue_not_empty:
             yield from self._reads_head(state, number, process._replace(is_alone=True), "at once, without the queue")
         if not process.may_queue:
-            yield f"{name} stands in line without a ticket", put(state, number, process._replace(at=At.QUEUED))
+            yield (
+                f"{name} waits for the commit lock without a ticket",
+                put(state, number, process._replace(at=At.QUEUED)),
+            )
             return
         queued = put(state, number, process._replace(at=At.QUEUED, has_ticket=True))
-        yield f"{name} puts its ticket", set_fate(queued, number, WAITING)
+        yield f"{name} puts its ticket", set_ticket(queued, number, WAITING)
         if state.losses:
             doubt = put(state._replace(losses=state.losses - 1), number, process._replace(at=At.PUTTING))
-            yield f"{name} puts its ticket, and the answer is lost", set_fate(doubt, number, WAITING)
+            yield f"{name} puts its ticket, and the answer is lost", set_ticket(doubt, number, WAITING)
             late = doubt._replace(putting=doubt.putting | 1 << number)
-            yield f"{name} puts its ticket, which is on its way for long, and gets no answer", late
+            yield f"{name} puts its ticket, which is delayed, and gets no answer", late
 
     def _fence(self, state: State, number: int, process: Process) -> Steps:
-        """What is put under the same key first keeps the late one out; what the row says then is the truth."""
-        name, fate = name_of(number), state.tickets[number]
+        """A row that is put first under the same key fences the late ticket off; its state is then authoritative."""
+        name, status = name_of(number), state.tickets[number]
         own = process._replace(at=At.NEW, may_queue=False)
         if state.losses:
             poorer = state._replace(losses=state.losses - 1)
-            words = f"{name} gets no answer any more, and says that the outcome is unknown"
+            words = f"{name} gets no answer again and reports an unknown outcome"
             yield words, put(poorer, number, Process(At.UNKNOWN))
         if not self.on(Rule.PUT_IS_FENCED):
-            words = f"{name} takes its ticket for not sent"
+            words = f"{name} assumes that its ticket was not sent"
             yield words, put(state, number, own)
-        elif fate == NONE:
-            yield f"{name} fences its ticket off", put(set_fate(state, number, WITHDRAWN), number, own)
-        elif fate == WAITING or self.on(Rule.FENCE_IS_READ):
-            words = f"{name} asks again and finds its ticket {fate}"
+        elif status == NONE:
+            yield f"{name} fences its ticket off", put(set_ticket(state, number, WITHDRAWN), number, own)
+        elif status == WAITING or self.on(Rule.FENCE_IS_READ):
+            words = f"{name} asks again and finds its ticket {status}"
             yield words, put(state, number, process._replace(at=At.QUEUED, has_ticket=True))
         else:
-            yield f"{name} asks again, finds its ticket {fate} and takes it for not sent", put(state, number, own)
+            words = f"{name} asks again, finds its ticket {status} and assumes that it was not sent"
+            yield words, put(state, number, own)
 
     def _waits(self, state: State, number: int, process: Process) -> Steps:
-        """What a waiting writer can do without anybody's help."""
+        """The steps of a waiting writer that need no other process."""
         name = name_of(number)
-        ahead = put(state, number, process._replace(at=At.TURN))
-        if state.turn == NO_TURN:
-            yield f"{name} takes the turn", ahead._replace(turn=number)
+        ahead = put(state, number, process._replace(at=At.STARTING))
+        if state.lock == UNLOCKED:
+            yield f"{name} takes the commit lock", ahead._replace(lock=number)
         elif self.on(Rule.LOCK_IS_A_HINT):
-            yield f"{name} sees no progress and goes ahead without the turn", ahead
+            yield f"{name} sees no progress and goes ahead without the commit lock", ahead
         if process.has_ticket and state.tickets[number] != WAITING:
-            yield from self._verdict(state, number, process, f"{name} reads its ticket")
+            yield from self._decided(state, number, process, f"{name} reads its ticket")
 
-    def _verdict(self, state: State, number: int, process: Process, words: str) -> Steps:
-        fate = state.tickets[number]
-        if fate == COMMITTED:
+    def _decided(self, state: State, number: int, process: Process, words: str) -> Steps:
+        status = state.tickets[number]
+        if status == COMMITTED:
             yield f"{words}: committed", put(_released(state, number), number, Process(At.OK))
-        elif fate == FORGOTTEN:
+        elif status == FORGOTTEN:
             if self.on(Rule.GONE_IS_UNKNOWN):
                 unknown = put(_released(state, number), number, Process(At.UNKNOWN))
                 yield f"{words}: gone, so the outcome is unknown", unknown
             else:
-                yield f"{words}: gone, which it takes for failed", self._failed(state, number)
+                yield f"{words}: gone, which it treats as failed", self._failed(state, number)
         else:
             again = process._replace(at=At.NEW, has_ticket=False, may_queue=False, lost=process.lost)
             yield (
-                f"{words}: {fate}, so it is its own again",
+                f"{words}: {status}, so it commits by itself",
                 put(state, number, again._replace(lost=max(1, again.lost))),
             )
 
     # An attempt
 
-    def _looks(self, state: State, number: int, process: Process) -> Steps:
+    def _first_read(self, state: State, number: int, process: Process) -> Steps:
         if self.on(Rule.HEAD_FIRST):
             yield from self._reads_head(state, number, process, "")
             return
@@ -217,20 +223,20 @@ class Group:
         yield words, put(state, number, read)
 
     def _had(self, state: State) -> tuple[int, ...]:
-        # Only a swap that compares nothing can land on another head than the one it was built on.
+        # Only a swap that does not compare the pointer can land on a head other than its own.
         return () if self.on(Rule.POINTER_IS_COMPARED) else state.counts
 
     def _done_before(self, state: State, number: int, process: Process, words: str) -> Steps:
-        """The commit id is there already. It may be by my own ticket: then my files are in the table."""
+        """The commit id is already recorded, perhaps by the writer's own ticket: then its files are in the table."""
         words = f"{words} and finds its commit id"
-        if process.has_ticket and self.on(Rule.ID_MAY_BE_MINE):
+        if process.has_ticket and self.on(Rule.ID_MAY_BE_OWN):
             state = withdrawn(self.setting, state, number)
             if state.tickets[number] == FORGOTTEN:
-                yield from self._verdict(state, number, process, f"{words}; its ticket")
+                yield from self._decided(state, number, process, f"{words}; its ticket")
                 return
-        is_mine = state.tickets[number] == COMMITTED and self.on(Rule.ID_MAY_BE_MINE)
+        is_own = state.tickets[number] == COMMITTED and self.on(Rule.ID_MAY_BE_OWN)
         done = put(_released(state, number), number, Process(At.OK))
-        yield words, done if is_mine else done._replace(deleted=state.deleted | 1 << number)
+        yield words, done if is_own else done._replace(deleted=state.deleted | 1 << number)
 
     def _reads_queue(self, state: State, number: int, process: Process) -> Steps:
         name = name_of(number)
@@ -243,32 +249,32 @@ class Group:
             if group & poison:
                 tries = (state.tries[0] + 1, *state.tries[1:]) if self.on(Rule.TRIES_ARE_COUNTED) else state.tries
                 dead = put(state._replace(tries=tries, poisoned=state.poisoned + 1), number, Process(At.DEAD))
-                yield f"{name} reads the queue{words} and dies of A's ticket", dead
+                yield f"{name} reads the queue{words} and is killed by A's ticket", dead
                 continue
             ready = process._replace(at=At.READY, group=group, returned=returned)
             yield f"{name} reads the queue and prepares{words}", put(state, number, ready)
 
     def _groups(self, state: State, number: int, process: Process) -> Iterator[tuple[str, int, int]]:
-        """Those who may come along. Any of them may need a look that only its own writer takes (rule P4)."""
+        """The possible groups. Any member may need a check that only its own writer makes (rule P4)."""
         taken = {self.setting.op(number)}
         group = returned = 0
-        for at, fate in enumerate(state.tickets):
-            if fate != WAITING or at == number or state.expired >> at & 1:
+        for at, status in enumerate(state.tickets):
+            if status != WAITING or at == number or state.expired >> at & 1:
                 continue
             op = self.setting.op(at)
-            # The swap inserts ids of its own accord; who is found in the table only, it would not notice.
-            looks = process.lost if self.bounds.has_ids else self.on(Rule.PASSENGERS_ARE_LOOKED_FOR)
-            known = op in taken or (looks and self.setting.is_found(state, at))
+            # The swap inserts recorded ids, which are unique; an id that only the table has must be searched.
+            searches = process.lost if self.bounds.has_ids else self.on(Rule.MEMBERS_ARE_SEARCHED)
+            known = op in taken or (searches and self.setting.is_found(state, at))
             if known or state.tries[at] >= self.bounds.most_tries:
                 returned |= 1 << at
             else:
                 group |= 1 << at
                 taken.add(op)
-        yield f"{_with(group)}{_back(returned)}", group, returned
-        if self.bounds.gives_back:
+        yield f"{_with(group)}{_and_returns(returned)}", group, returned
+        if self.bounds.returns_tickets:
             for at in bits(group):
                 some, back = group & ~(1 << at), returned | 1 << at
-                yield f"{_with(some)}{_back(back)}", some, back
+                yield f"{_with(some)}{_and_returns(back)}", some, back
 
     def _swap(self, state: State, number: int, process: Process) -> Steps:
         name = name_of(number)
@@ -287,7 +293,7 @@ class Group:
             words = f"{name}'s swap lands{_with(process.group)}, and the answer is lost"
             yield words, put(after, number, after.processes[number]._replace(at=At.SENT))
         late = put(poorer._replace(flights=tuple(sorted((*state.flights, flight)))), number, doubt)
-        yield f"{name} sends its swap, which is on its way for long, and gets no answer", late
+        yield f"{name} sends its swap, which is delayed, and gets no answer", late
 
     def _flight(self, number: int, process: Process) -> Flight:
         own = process.has_ticket and self.on(Rule.OWN_TICKET_IS_GUARDED)
@@ -299,7 +305,7 @@ class Group:
         return put(state, number, process._replace(at=At.SETTLING))
 
     def _lost(self, state: State, number: int, process: Process, words: str) -> Steps:
-        """A certain loss. The loser deletes the files of its own attempt, and none of the group's other members."""
+        """A certain loss. The loser deletes the files of its own attempt, and no file of the other members."""
         if not self.on(Rule.ONLY_OWN_FILES):
             state = state._replace(deleted=state.deleted | process.group)
         state = _released(state, number)
@@ -316,10 +322,10 @@ class Group:
             yield from self._gives_up(state, number, process, f"{words}, for the last time:")
 
     def _in_doubt(self, state: State, number: int, process: Process) -> Steps:
-        """The identical swap again; without an answer my ticket still tells, if I have one (rules P3 and P9)."""
+        """The identical swap again; without an answer, the writer's ticket still has the outcome (rules P3 and P9)."""
         name = name_of(number)
         if process.landed:
-            words = f"{name} sends the identical swap again and is told that it has landed"
+            words = f"{name} sends the identical swap again and learns that it has landed"
             yield words, self._concluded(state, number, process)
         else:
             lands, after = applied(self.setting, state, self._flight(number, process))
@@ -329,13 +335,13 @@ class Group:
             elif process.base != state.version or not self.on(Rule.HEAD_HAS_MOVED):
                 yield from self._lost(after, number, process, f"{words}, which is stale")
         if process.has_ticket:
-            yield from self._gives_up(state, number, process, f"{name} gets no answer any more:")
+            yield from self._gives_up(state, number, process, f"{name} gets no answer again:")
         else:
-            words = f"{name} gets no answer any more, and says that the outcome is unknown"
+            words = f"{name} gets no answer again and reports an unknown outcome"
             yield words, put(_released(state, number), number, Process(At.UNKNOWN))
 
     def _gives_up(self, state: State, number: int, process: Process, words: str) -> Steps:
-        """Nobody may commit it any more, or it is known what they did."""
+        """Afterwards no leader may commit the ticket, or its outcome is known."""
         state = _released(state, number)
         if not process.has_ticket or not self.on(Rule.WITHDRAWN_BEFORE_DELETED):
             yield f"{words} it deletes its files", self._failed(state, number)
@@ -344,7 +350,7 @@ class Group:
         if state.tickets[number] in (WITHDRAWN, RETURNED):
             yield f"{words} its ticket is {state.tickets[number]}, it deletes its files", self._failed(state, number)
         else:
-            yield from self._verdict(state, number, process, f"{words} its ticket")
+            yield from self._decided(state, number, process, f"{words} its ticket")
 
     def _failed(self, state: State, number: int) -> State:
         return put(state._replace(deleted=state.deleted | 1 << number), number, Process(At.FAILED))
@@ -361,29 +367,29 @@ class Group:
                 yield f"the deadline of {name}'s ticket passes", after
             return
         if state.tickets[number] == WAITING and state.processes[number].at == At.QUEUED:
-            yield f"{name} gives a sign of life", state._replace(expired=state.expired & ~bit)
-        yield f"the queue forgets {name}'s old ticket", set_fate(state, number, FORGOTTEN)
+            yield f"{name} extends its deadline", state._replace(expired=state.expired & ~bit)
+        yield f"the queue deletes {name}'s old ticket", set_ticket(state, number, FORGOTTEN)
 
     def _after_death(self, state: State, number: int) -> Steps:
         name, bit = name_of(number), 1 << number
-        if state.turn == number:
-            yield f"the database frees the turn of {name}, who is dead", _released(state, number)
-        still_flies = any(each.number == number for each in state.flights) or state.putting & bit
-        fate = state.tickets[number]
-        if state.deleted & bit or still_flies or fate in (NONE, COMMITTED, FORGOTTEN) or state.counts[number]:
+        if state.lock == number:
+            yield f"the database releases the lock of {name}, which is dead", _released(state, number)
+        is_in_flight = any(each.number == number for each in state.flights) or state.putting & bit
+        status = state.tickets[number]
+        if state.deleted & bit or is_in_flight or status in (NONE, COMMITTED, FORGOTTEN) or state.counts[number]:
             return
         if self.on(Rule.CLEANUP_WITHDRAWS):
             state = withdrawn(self.setting, state, number)
-        yield f"clean-up deletes the files of {name}, who is dead", state._replace(deleted=state.deleted | bit)
+        yield f"clean-up deletes the files of {name}, which is dead", state._replace(deleted=state.deleted | bit)
 
-    # What must hold
+    # Invariants
 
     def broken(self, state: State) -> Iterator[str]:
         yield from broken(self.setting, state)
         for number, process in enumerate(state.processes):
             is_stuck = process.at == At.QUEUED and not any(True for _ in self._waits(state, number, process))
-            if is_stuck and state.processes[state.turn].at == At.DEAD:
-                yield "nobody_waits_for_a_ghost"
+            if is_stuck and state.processes[state.lock].at == At.DEAD:
+                yield "no_wait_for_a_dead_leader"
 
     def marks(self, state: State) -> Iterator[str]:
         return marks(state)
@@ -395,12 +401,12 @@ class Group:
 
 
 def _released(state: State, number: int) -> State:
-    return state._replace(turn=NO_TURN) if state.turn == number else state
+    return state._replace(lock=UNLOCKED) if state.lock == number else state
 
 
 def _with(group: int) -> str:
     return f" with {names(group)}" if group else ""
 
 
-def _back(returned: int) -> str:
-    return f", giving {names(returned)} back" if returned else ""
+def _and_returns(returned: int) -> str:
+    return f", returning {names(returned)}" if returned else ""

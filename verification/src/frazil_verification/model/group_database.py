@@ -1,4 +1,4 @@
-"""What the database does in the model of group commit: every function is one transaction."""
+"""The database in the model of group commit: every function is one transaction."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from frazil_verification.model.group_state import (
     State,
     bits,
     put,
-    set_fate,
+    set_ticket,
 )
 
 
 def withdrawn(setting: Setting, state: State, number: int) -> State:
-    fate = state.tickets[number]
-    if fate == WAITING:
-        return set_fate(state, number, WITHDRAWN)
-    if not setting.on(Rule.WITHDRAWING_IS_GUARDED) and fate != FORGOTTEN:
-        return set_fate(state, number, WITHDRAWN)._replace(decided_twice=True)
+    status = state.tickets[number]
+    if status == WAITING:
+        return set_ticket(state, number, WITHDRAWN)
+    if not setting.on(Rule.WITHDRAWING_IS_GUARDED) and status != FORGOTTEN:
+        return set_ticket(state, number, WITHDRAWN)._replace(decided_twice=True)
     return state
 
 
 def applied(setting: Setting, state: State, flight: Flight) -> tuple[bool, State]:
-    """The swap's transaction: all of it, or nothing."""
+    """The transaction of a swap, which is atomic."""
     group = flight.group | (flight.own << flight.number)
     if setting.on(Rule.POINTER_IS_COMPARED) and flight.base != state.version:
         return False, state
@@ -62,8 +62,8 @@ def settled(state: State, group: int, returned: int) -> State:
     for at in bits(group):
         if state.tickets[at] not in (WAITING, COMMITTED):
             state = state._replace(decided_twice=True)
-        state = set_fate(state, at, COMMITTED)
+        state = set_ticket(state, at, COMMITTED)
     for at in bits(returned):
         if state.tickets[at] == WAITING:
-            state = set_fate(state, at, RETURNED)
+            state = set_ticket(state, at, RETURNED)
     return state

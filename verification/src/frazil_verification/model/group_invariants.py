@@ -1,4 +1,4 @@
-"""What must hold in every state of group commit, and which states the model has to reach."""
+"""The invariants of group commit, and the situations that the model has to reach."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def broken(setting: Setting, state: State) -> Iterator[str]:
     if state.decided_twice:
         yield "ticket_leaves_waiting_once"
     if state.too_late:
-        yield "nobody_lands_after_the_deadline"
+        yield "no_commit_after_the_deadline"
     if state.poisoned > setting.bounds.most_tries:
         yield "a_bad_ticket_stops_few"
     for number, process in enumerate(state.processes):
@@ -41,24 +41,24 @@ def marks(state: State) -> Iterator[str]:
     if state.widest > 1:
         yield f"a group of {state.widest} commits"
     if all(process.at == At.OK for process in state.processes):
-        yield "everybody commits"
-    for fate in (COMMITTED, RETURNED, WITHDRAWN, FORGOTTEN):
-        if fate in state.tickets:
-            yield f"a {fate} ticket"
+        yield "all writers commit"
+    for status in (COMMITTED, RETURNED, WITHDRAWN, FORGOTTEN):
+        if status in state.tickets:
+            yield f"a {status} ticket"
     for number, process in enumerate(state.processes):
         yield from _marks(state, number, process)
 
 
 def _marks(state: State, number: int, process: Process) -> Iterator[str]:
     if process.at == At.READY and process.group and process.base != state.version:
-        yield "a stalled combiner is about to lose"
+        yield "a stalled leader is about to lose"
     if process.at == At.READY and any(state.tickets[at] == WITHDRAWN for at in bits(process.group)):
-        yield "a combiner holds a ticket that was withdrawn"
+        yield "a leader holds a ticket that was withdrawn"
     if process.at == At.SENT and process.landed:
-        yield "landed, and its combiner does not know"
+        yield "landed without its leader's knowledge"
     if process.at == At.DEAD and state.tickets[number] == COMMITTED:
         yield "a dead writer's ticket was committed in time"
-    if process.at == At.DEAD and state.turn == number:
-        yield "a dead combiner has the turn"
+    if process.at == At.DEAD and state.lock == number:
+        yield "a dead leader holds the commit lock"
     if process.at == At.QUEUED and state.expired >> number & 1:
         yield "a live writer's ticket has expired"

@@ -9,44 +9,44 @@ from typing import NamedTuple
 
 NONE, WAITING, COMMITTED, RETURNED = "none", "waiting", "committed", "returned"
 WITHDRAWN, FORGOTTEN = "withdrawn", "forgotten"
-"""What becomes of a ticket. Plain texts: an enum's hash is slow."""
-NO_TURN = -1
+"""The states of a ticket. Plain strings: hashing an enum is slow."""
+UNLOCKED = -1
 _NAMES = "ABCDEFGH"
 
 
 class Rule(enum.StrEnum):
-    """What keeps group commit safe. Each can be switched off."""
+    """The rules that make group commit safe. Each can be switched off."""
 
     POINTER_IS_COMPARED = "the swap compares the pointer with the head that was read"
-    TICKETS_ARE_GUARDED = "the swap lands only while every ticket that it takes along waits"
+    TICKETS_ARE_GUARDED = "the swap lands only if every ticket of its group is still waiting"
     HEAD_FIRST = "the head is read first, the queue second"
-    HEAD_HAS_MOVED = "after no answer, a stale one is not believed while the head is where it was"
-    ONE_TRANSACTION = "the swap and the fates of the tickets are one transaction"
-    DEADLINE_IS_GUARDED = "the swap takes no ticket that is past its deadline"
-    OWN_TICKET_IS_GUARDED = "so it does with the combiner's own ticket"
-    IDS_ARE_UNIQUE = "the swap inserts the commit ids, each of which can be there once"
-    ID_MAY_BE_MINE = "who finds its commit id asks first whether its own ticket was committed"
-    LOCK_IS_A_HINT = "who sees no progress goes ahead without the turn"
-    WITHDRAWING_IS_GUARDED = "only a ticket that waits is withdrawn"
-    WITHDRAWN_BEFORE_DELETED = "who gives up withdraws its ticket before it deletes files"
+    HEAD_HAS_MOVED = "after a lost answer, a stale one is not believed while the head is unchanged"
+    ONE_TRANSACTION = "the swap and the outcomes of the tickets are one transaction"
+    DEADLINE_IS_GUARDED = "the swap commits no ticket that is past its deadline"
+    OWN_TICKET_IS_GUARDED = "the same guards apply to the leader's own ticket"
+    IDS_ARE_UNIQUE = "the swap inserts the commit ids, which are unique"
+    ID_MAY_BE_OWN = "a writer that finds its commit id first checks whether its own ticket was committed"
+    LOCK_IS_A_HINT = "a writer that sees no progress goes ahead without the commit lock"
+    WITHDRAWING_IS_GUARDED = "only a waiting ticket can be withdrawn"
+    WITHDRAWN_BEFORE_DELETED = "a writer that gives up withdraws its ticket before it deletes files"
     CLEANUP_WITHDRAWS = "clean-up withdraws a ticket before it deletes files"
-    GONE_IS_UNKNOWN = "a ticket that is gone means that the outcome is unknown"
+    GONE_IS_UNKNOWN = "a missing ticket means that the outcome is unknown"
     PUT_IS_FENCED = "a ticket whose answer was lost is fenced off"
-    NAMESAKE_IS_KEPT_OUT = "who repeats a call keeps the first one's ticket out, even if it has not arrived yet"
-    PASSENGERS_ARE_LOOKED_FOR = "who is taken along under an id is looked for in the table first"
-    FENCE_IS_READ = "what the row says after the fence is what became of the ticket"
-    ONLY_OWN_FILES = "a losing combiner deletes no file of others"
-    TRIES_ARE_COUNTED = "a ticket that combiners died of goes back to its writer"
+    FIRST_CALL_IS_FENCED = "a repeated call fences the first call's ticket off, even if it has not arrived yet"
+    MEMBERS_ARE_SEARCHED = "a leader searches the table for a member's commit id before it adds the member"
+    FENCE_IS_READ = "the row's state after the fence decides the ticket's outcome"
+    ONLY_OWN_FILES = "a losing leader deletes no file of other writers"
+    TRIES_ARE_COUNTED = "a ticket that killed leaders is returned to its writer"
 
 
 class At:
-    """Where a process stands."""
+    """The stage of a process."""
 
     LATER = "later"
     NEW = "new"
     PUTTING = "putting"
     QUEUED = "queued"
-    TURN = "turn"
+    STARTING = "starting"
     HEAD = "head"
     READY = "ready"
     SENT = "sent"
@@ -64,21 +64,21 @@ class Process(NamedTuple):
     at: str
     has_ticket: bool = False
     may_queue: bool = True
-    """Others may commit it; who came back from the queue once does not go there again."""
+    """Its operation may be queued; an operation that was returned once is not queued again."""
     is_alone: bool = False
     """It goes ahead without the queue."""
     base: int = -1
     had: tuple[int, ...] = ()
-    """What the table held then, where that makes a difference."""
+    """The table's content when the head was read, where that makes a difference."""
     group: int = 0
     returned: int = 0
     lost: int = 0
     landed: bool = False
-    """Its swap has landed; only the catalog knows."""
+    """Its swap has landed, and it may not know."""
 
 
 class Flight(NamedTuple):
-    """A swap that may still arrive."""
+    """A swap in flight."""
 
     number: int
     base: int
@@ -91,7 +91,7 @@ class Flight(NamedTuple):
 class State(NamedTuple):
     processes: tuple[Process, ...]
     counts: tuple[int, ...]
-    """How often the table holds each writer's rows."""
+    """How often the table contains each writer's rows."""
     tickets: tuple[str, ...]
     tries: tuple[int, ...]
     crashes: int
@@ -99,19 +99,19 @@ class State(NamedTuple):
     """Answers that may still be lost."""
     expiries: int
     version: int = 0
-    turn: int = NO_TURN
+    lock: int = UNLOCKED
     expired: int = 0
     deleted: int = 0
-    """Whose files are gone."""
+    """The writers whose files were deleted."""
     ids: int = 0
     putting: int = 0
-    """Whose tickets are still on their way."""
+    """The writers whose tickets are still in flight."""
     flights: tuple[Flight, ...] = ()
     decided_twice: bool = False
     too_late: bool = False
     poisoned: int = 0
     widest: int = 0
-    """How many landed with the newest swap."""
+    """How many commits landed with the newest swap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,22 +121,22 @@ class Bounds:
     crashes: int = 1
     losses: int = 1
     expiries: int = 0
-    gives_back: bool = False
-    """A combiner may give a ticket back for a reason of its own."""
+    returns_tickets: bool = False
+    """A leader may return a ticket for a reason outside the model."""
     rerun: bool = False
-    """The last writer repeats A's call, under the same commit id, when A is dead or in doubt."""
+    """The last writer repeats A's call, under the same commit id, if A is dead or in doubt."""
     has_ids: bool = True
-    """A chose its commit id, which is recorded; else it was told one, which its ticket and its snapshot have."""
+    """A chose its commit id, which is recorded. False: the id was generated; only A's ticket and snapshot have it."""
     has_poison: bool = False
-    """Whoever takes A's ticket along dies of it."""
+    """A leader that includes A's ticket dies."""
     most_tries: int = 1
     may_give_up: bool = True
-    """Writers may run out of time while they wait."""
+    """Writers may time out while they wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """How large the model is, and which rules are switched off."""
+    """The size of the model, and the rules that are switched off."""
 
     bounds: Bounds = field(default_factory=Bounds)
     off: frozenset[Rule] = frozenset()
@@ -156,7 +156,7 @@ class Setting:
         return self.bounds.rerun and (self.bounds.has_ids or self.is_rerun(number))
 
     def is_found(self, state: State, number: int) -> bool:
-        """Whether who looks for its commit id finds it, by the record, or by what A's ticket or snapshot say."""
+        """Whether a search for its commit id finds it, by the record, or by A's ticket or snapshot."""
         if not self.is_recorded(number):
             return False
         return bool(state.ids >> self.op(number) & 1) or (not self.bounds.has_ids and state.counts[0] > 0)
@@ -183,12 +183,12 @@ def put(state: State, number: int, process: Process) -> State:
     return state._replace(processes=(*state.processes[:number], process, *state.processes[number + 1 :]))
 
 
-def set_fate(state: State, number: int, fate: str) -> State:
-    return state._replace(tickets=(*state.tickets[:number], fate, *state.tickets[number + 1 :]))
+def set_ticket(state: State, number: int, status: str) -> State:
+    return state._replace(tickets=(*state.tickets[:number], status, *state.tickets[number + 1 :]))
 
 
 def renamed(state: State) -> State:
-    """The same with the writers sorted by what each of them is; ties stay as they are, which is sound."""
+    """The same state with the writers sorted by their own states; the order of ties is kept, which is sound."""
     order = sorted(range(len(state.processes)), key=lambda at: _local(state, at))
     if all(at == old for at, old in enumerate(order)):
         return state
@@ -219,7 +219,7 @@ def renamed(state: State) -> State:
         counts=counts(state.counts),
         tickets=tuple(state.tickets[old] for old in order),
         tries=counts(state.tries),
-        turn=new[state.turn] if state.turn != NO_TURN else NO_TURN,
+        lock=new[state.lock] if state.lock != UNLOCKED else UNLOCKED,
         expired=mask(state.expired),
         deleted=mask(state.deleted),
         putting=mask(state.putting),
@@ -228,10 +228,10 @@ def renamed(state: State) -> State:
 
 
 def _local(state: State, at: int) -> tuple[object, ...]:
-    """What a writer is like without anybody's name."""
+    """A writer's own state, without names."""
     each = state.processes[at]
     bit = 1 << at
-    shared = (state.tickets[at], state.counts[at], state.turn == at, bool(state.expired & bit))
+    shared = (state.tickets[at], state.counts[at], state.lock == at, bool(state.expired & bit))
     own = (each.at, each.has_ticket, each.may_queue, each.is_alone, each.base, each.lost, each.landed, bool(each.group))
     sent = tuple((flight.base, bool(flight.group), flight.own) for flight in state.flights if flight.number == at)
     return (*own, *shared, bool(state.deleted & bit), bool(state.putting & bit), sent)

@@ -1,4 +1,4 @@
-"""What is explored: the models within bounds with every rule on, and once for each rule with that rule off."""
+"""The explored models: within bounds with every rule on, and once for each rule with that rule off."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Flaw:
 
     rule: Rule
     of: str
-    """The rule of the protocol that it belongs to."""
+    """The protocol rule that it belongs to."""
     invariant: str
     model: Model[Any]
     beside: Rule | None = None
-    """A second rule that is off, too: either of the two is enough, within these bounds."""
+    """A second rule that is also off: within these bounds, either of the two is enough."""
 
     @property
     def name(self) -> str:
@@ -56,7 +56,7 @@ _REPEATED = swap_state.Bounds(attempts=1, crashes=1, reruns=1)
 _FAULTS = group_state.Bounds(crashes=2, losses=1, expiries=1)
 _REVIVED = group_state.Bounds(crashes=0, losses=2, expiries=1)
 _RERUN = group_state.Bounds(writers=3, rerun=True)
-_TOLD = group_state.Bounds(writers=3, crashes=0, losses=2, rerun=True, has_ids=False)
+_GENERATED_ID = group_state.Bounds(writers=3, crashes=0, losses=2, rerun=True, has_ids=False)
 _POISON = group_state.Bounds(writers=3, crashes=0, losses=0, has_poison=True)
 _PATIENT = group_state.Bounds(crashes=0, losses=0, may_give_up=False)
 
@@ -65,17 +65,18 @@ SMALL = (
     Run("swap: 2 writers, a crash, a rollback, an expiry", Swap(_OPERATORS)),
     Run("swap: 2 writers, a rollback, no log of metadata files", Swap(_NO_LOG)),
     Run("swap: 2 writers, an expiry, no log of metadata files", Swap(_EXPIRED)),
-    Run("swap: 2 writers, requests that come twice, stale answers that prove nothing", Swap(_FOREIGN)),
+    Run("swap: 2 writers, duplicate requests, ambiguous stale answers", Swap(_FOREIGN)),
     Run("swap: 2 writers, a crash, a call repeated with the same id", Swap(_REPEATED)),
     Run("group: 3 writers, a crash, a lost answer", _grouped(group_state.Bounds(writers=3))),
     Run("group: 2 writers, 2 crashes, a lost answer, a deadline", _grouped(_FAULTS)),
     Run(
-        "group: 2 writers, 2 lost answers, tickets given back", _grouped(group_state.Bounds(losses=2, gives_back=True))
+        "group: 2 writers, 2 lost answers, returned tickets",
+        _grouped(group_state.Bounds(losses=2, returns_tickets=True)),
     ),
     Run("group: 2 writers, 2 lost answers, a deadline", _grouped(_REVIVED)),
     Run("group: 2 writers, a crash, a call repeated with the same id", _grouped(_RERUN)),
-    Run("group: 2 writers, 2 lost answers, a call repeated with the id that it was told", _grouped(_TOLD)),
-    Run("group: 3 writers, a ticket that combiners die of", _grouped(_POISON)),
+    Run("group: 2 writers, 2 lost answers, a call repeated with its generated id", _grouped(_GENERATED_ID)),
+    Run("group: 3 writers, a ticket that kills leaders", _grouped(_POISON)),
     Run("compaction: 2 commits of every kind", Compaction()),
     Run("compaction: 3 commits", Compaction(compaction_state.Bounds(3, _WITH_KEYS))),
 )
@@ -83,16 +84,16 @@ SMALL = (
 LARGE = (
     Run("swap: 3 writers, 2 attempts each, a crash", Swap(swap_state.Bounds(writers=3, crashes=1))),
     Run(
-        "swap: 2 writers, requests that come twice, a rollback, a crash",
+        "swap: 2 writers, duplicate requests, a rollback, a crash",
         Swap(swap_state.Bounds(duplicates=2, is_vague=True, has_log=False, rollbacks=1, crashes=1)),
     ),
     Run(
-        "swap: 2 writers, requests that come twice, a call repeated with the same id",
+        "swap: 2 writers, duplicate requests, a call repeated with the same id",
         Swap(swap_state.Bounds(duplicates=1, crashes=1, reruns=1)),
     ),
     Run(
-        "group: 3 writers, a crash, a lost answer, a deadline, tickets given back",
-        _grouped(group_state.Bounds(writers=3, expiries=1, gives_back=True)),
+        "group: 3 writers, a crash, a lost answer, a deadline, returned tickets",
+        _grouped(group_state.Bounds(writers=3, expiries=1, returns_tickets=True)),
     ),
     Run(
         "group: 3 writers, 2 crashes, 2 lost answers",
@@ -137,7 +138,7 @@ _THREE_KEYS = compaction_state.Bounds(3, (UPSERT, COPY_DELETE, COMPACT))
 FLAWS = (
     _swap(_S.EXPECTED_IS_COMPARED, "P5", "acknowledged_is_there_once", _NO_LOG),
     _swap(_S.UNKNOWN_IS_NOT_LOST, "P9", "failed_is_not_there", _NO_LOG),
-    _swap(_S.RESENT_FIRST, "P9", "told_when_the_catalog_answers", _NO_LOG),
+    _swap(_S.RESENT_FIRST, "P9", "known_when_the_catalog_answers", _NO_LOG),
     _swap(_S.HEAD_HAS_MOVED, "P9", "failed_is_not_there", _FOREIGN),
     _swap(_S.LOG_IS_SEARCHED, "P9", "failed_is_not_there", _OPERATORS),
     _swap(_S.HISTORY_IS_WHOLE, "P9", "failed_is_not_there", _EXPIRED),
@@ -151,41 +152,41 @@ FLAWS = (
     _group(_G.HEAD_FIRST, "P2", "lands_at_most_once", _PATIENT, beside=_G.TICKETS_ARE_GUARDED),
     _group(_G.HEAD_HAS_MOVED, "P9", "failed_is_not_there", _REVIVED),
     _group(_G.ONE_TRANSACTION, "P1", "failed_is_not_there"),
-    _group(_G.DEADLINE_IS_GUARDED, "P3", "nobody_lands_after_the_deadline", _FAULTS),
+    _group(_G.DEADLINE_IS_GUARDED, "P3", "no_commit_after_the_deadline", _FAULTS),
     _group(_G.OWN_TICKET_IS_GUARDED, "P1", "failed_is_not_there"),
     _group(_G.IDS_ARE_UNIQUE, "P1", "lands_at_most_once", _RERUN),
-    _group(_G.ID_MAY_BE_MINE, "P9", "no_live_file_is_deleted", _RERUN),
-    _group(_G.LOCK_IS_A_HINT, "P2", "nobody_waits_for_a_ghost"),
+    _group(_G.ID_MAY_BE_OWN, "P9", "no_live_file_is_deleted", _RERUN),
+    _group(_G.LOCK_IS_A_HINT, "P2", "no_wait_for_a_dead_leader"),
     _group(_G.WITHDRAWING_IS_GUARDED, "P1", "ticket_leaves_waiting_once"),
     _group(_G.WITHDRAWN_BEFORE_DELETED, "P3", "failed_is_not_there"),
     _group(_G.CLEANUP_WITHDRAWS, "P3", "no_live_file_is_deleted"),
     _group(_G.GONE_IS_UNKNOWN, "P9", "failed_is_not_there", _FAULTS),
     _group(_G.PUT_IS_FENCED, "P9", "lands_at_most_once"),
     _group(_G.FENCE_IS_READ, "P9", "lands_at_most_once"),
-    _group(_G.NAMESAKE_IS_KEPT_OUT, "P9", "lands_at_most_once", _TOLD),
-    _group(_G.PASSENGERS_ARE_LOOKED_FOR, "P9", "lands_at_most_once", _TOLD),
+    _group(_G.FIRST_CALL_IS_FENCED, "P9", "lands_at_most_once", _GENERATED_ID),
+    _group(_G.MEMBERS_ARE_SEARCHED, "P9", "lands_at_most_once", _GENERATED_ID),
     _group(_G.ONLY_OWN_FILES, "P13", "no_live_file_is_deleted"),
     _group(_G.TRIES_ARE_COUNTED, "P4", "a_bad_ticket_stops_few", _POISON),
     _rows(_C.COPIES_ARE_NOT_YOUNGER, "P20", "no_row_comes_back"),
     _rows(_C.COPIES_ARE_NOT_OLDER, "P20", "no_row_is_lost"),
     _rows(_C.COPIES_FOLLOW_DELETES, "P19", "no_row_comes_back"),
-    _rows(_C.DELETES_ARE_CARRIED, "P26", "no_row_comes_back"),
+    _rows(_C.DELETES_ARE_REBASED, "P26", "no_row_comes_back"),
     _rows(_C.LEFT_OUT_IS_A_CONFLICT, "P26", "no_row_comes_back"),
     _rows(_C.HIT_BY_KEY_IS_A_CONFLICT, "P19", "no_row_comes_back"),
-    _rows(_C.NO_RECORD_IS_A_CONFLICT, "P26", "no_row_comes_back"),
-    _rows(_C.RECORD_IS_CARRIED, "P26", "no_row_comes_back", _THREE_ROWS),
+    _rows(_C.NO_LINEAGE_IS_A_CONFLICT, "P26", "no_row_comes_back"),
+    _rows(_C.LINEAGE_IS_REBASED, "P26", "no_row_comes_back", _THREE_ROWS),
     _rows(_C.NEEDED_DELETES_STAY, "P36", "no_row_comes_back", _THREE_KEYS),
 )
 
 
 def flaws_table(trace_of: Callable[[Flaw], Trace | None]) -> str:
-    """Rule, invariant and length of the shortest way to break it, as the docs have it."""
+    """Each rule with its invariant and the length of the shortest path to break it, as a table for the docs."""
     lines = ["| Model | Rule | Of | Without it breaks | Steps |", "|---|---|---|---|---|"]
     for flaw in FLAWS:
         trace = trace_of(flaw)
         assert trace is not None, f"{flaw.name} is off, and nothing breaks"
         model = type(flaw.model).__name__.lower()
-        also = "" if flaw.beside is None else f" (with `{flaw.beside.name}` off, too)"
+        also = "" if flaw.beside is None else f" (with `{flaw.beside.name}` also off)"
         lines.append(
             f"| {model} | `{flaw.name}`: {flaw.rule}{also} | {flaw.of} | `{trace.invariant}` | {len(trace.steps)} |"
         )

@@ -7,29 +7,29 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 Snapshot = tuple[int, int]
-"""(writer, attempt). A metadata file is named by the snapshot it came with."""
+"""(writer, attempt). A metadata file is identified by the snapshot that it added."""
 BASE: Snapshot = (-1, 0)
 NAMES = "ABCDEFGH"
 
 
 class Rule(enum.StrEnum):
-    """What keeps the swap safe. Each can be switched off."""
+    """The rules that make the swap safe. Each can be switched off."""
 
-    EXPECTED_IS_COMPARED = "the swap compares the pointer with the value expected"
-    UNKNOWN_IS_NOT_LOST = "no answer is not taken for a lost race"
-    RESENT_FIRST = "after no answer the identical swap is sent again"
-    HEAD_HAS_MOVED = "absence is not believed while the head is where it was"
-    LOG_IS_SEARCHED = "my metadata file is searched in the table's log of them"
-    HISTORY_IS_WHOLE = "absence is not believed where history is broken"
-    ANCESTOR_OR_NOT = "my commit is searched in all snapshots, ancestors or not"
+    EXPECTED_IS_COMPARED = "the swap compares the pointer with the expected value"
+    UNKNOWN_IS_NOT_LOST = "a lost answer is not treated as a lost race"
+    RESENT_FIRST = "after a lost answer the identical swap is sent again"
+    HEAD_HAS_MOVED = "absence is not believed while the head is unchanged"
+    LOG_IS_SEARCHED = "the attempt's metadata file is searched in the table's metadata log"
+    HISTORY_IS_WHOLE = "absence is not believed if the history is incomplete"
+    ANCESTOR_OR_NOT = "the commit is searched in all snapshots, ancestors or not"
     STALE_IS_SEARCHED = "where a stale answer proves nothing, the head is searched"
-    ID_IS_LOOKED_UP = "a repeated call looks for its commit id"
-    LOOKED_UP_BEFORE_GIVING_UP = "a call that gives up looks for its commit id once more"
+    ID_IS_LOOKED_UP = "a repeated call searches for its commit id"
+    LOOKED_UP_BEFORE_GIVING_UP = "a call that gives up searches for its commit id once more"
     UNKNOWN_KEEPS_FILES = "an unknown outcome deletes nothing"
 
 
-class Told:
-    """Where a writer stands; the last four are what its caller was told. Plain texts: an enum's hash is slow."""
+class Stage:
+    """The stage of a writer; the last four are outcomes. Plain strings: hashing an enum is slow."""
 
     START = "start"
     PREPARED = "prepared"
@@ -43,17 +43,17 @@ class Told:
 
 
 class Head(NamedTuple):
-    """Named tuples instead of dataclasses: millions of them are made and hashed."""
+    """A metadata file. A named tuple instead of a dataclass: millions of them are created and hashed."""
 
     location: Snapshot
-    line: tuple[Snapshot, ...]
-    """The branch's history, as far as it is kept, oldest first."""
+    history: tuple[Snapshot, ...]
+    """The kept history of the branch, oldest first."""
     aside: frozenset[Snapshot]
-    """Snapshots that are kept and are not in the branch's history."""
+    """Kept snapshots that are not in the branch's history."""
     rows: tuple[int, ...]
-    """Whose rows the table holds."""
+    """The writers whose rows the table contains."""
     log: frozenset[Snapshot] = frozenset()
-    """The metadata files before this one, where writers name them themselves."""
+    """The previous metadata files, if writers name them."""
 
 
 class Request(NamedTuple):
@@ -66,7 +66,7 @@ class Writer(NamedTuple):
     at: str
     attempt: int = 0
     first: int = 1
-    """The first attempt of this call; earlier ones were a call before, whose process knew more."""
+    """The first attempt of this call; earlier attempts belong to a previous call, in another process."""
     request: Request | None = None
     sent: int = 0
     answered: bool = False
@@ -80,10 +80,10 @@ class State(NamedTuple):
     landed: tuple[Snapshot, ...]
     """Every snapshot that ever landed."""
     undone: frozenset[int]
-    """Whose rows an operator rolled back."""
+    """The writers whose rows an operator rolled back."""
     ids: frozenset[int]
     deleted: frozenset[Snapshot]
-    """Attempts whose files are gone."""
+    """The attempts whose files were deleted."""
     duplicates: int
     crashes: int
     reruns: int
@@ -100,24 +100,24 @@ class Bounds:
     duplicates: int = 0
     crashes: int = 0
     reruns: int = 0
-    """Calls that are repeated with the same commit id; above zero all writers choose their ids."""
+    """Calls that are repeated with the same commit id; if above zero, all writers choose their ids."""
     rollbacks: int = 0
     expiries: int = 0
     is_vague: bool = False
-    """The catalog may answer stale while the swap is still under way, as a gateway in front of a server does."""
+    """The catalog may answer stale while the swap is still in flight, as a gateway in front of a server does."""
     has_log: bool = True
-    """Writers name the metadata files, so that the table's log of them is a trace; False: the catalog's server does."""
+    """Writers name the metadata files, so the metadata log shows their attempts; False: the server names the files."""
 
 
-DECIDED = (Told.OK, Told.FAILED, Told.UNKNOWN, Told.DEAD)
+DECIDED = (Stage.OK, Stage.FAILED, Stage.UNKNOWN, Stage.DEAD)
 
 
 def put(state: State, number: int, writer: Writer) -> State:
     return state._replace(writers=(*state.writers[:number], writer, *state.writers[number + 1 :]))
 
 
-def done(writer: Writer, told: str) -> Writer:
-    return writer._replace(at=told, request=None)
+def done(writer: Writer, outcome: str) -> Writer:
+    return writer._replace(at=outcome, request=None)
 
 
 def with_request(flying: tuple[Request, ...], request: Request) -> tuple[Request, ...]:
@@ -129,7 +129,7 @@ def _order(request: Request) -> tuple[Snapshot, Snapshot]:
 
 
 def renamed(state: State) -> State:
-    """The same with the writers sorted by what each of them is, and renamed everywhere."""
+    """The same state with the writers sorted by their own states, and renamed everywhere."""
     order = sorted(range(len(state.writers)), key=lambda number: _local(state, number))
     if order == list(range(len(order))):
         return state
@@ -147,18 +147,20 @@ def renamed(state: State) -> State:
 
 
 def _local(state: State, number: int) -> tuple[object, ...]:
-    """What a writer is like without anybody's name; ties stay as they are, which is sound."""
+    """A writer's own state, without names; the order of ties is kept, which is sound."""
     writer = state.writers[number]
-    mine = [attempt for each, attempt in state.landed if each == number]
-    at = [depth for depth, each in enumerate(state.head.line) if each[0] == number]
-    return (writer.at, writer.attempt, writer.first, writer.sent, writer.answered, mine, at)
+    landed = [attempt for each, attempt in state.landed if each == number]
+    at = [depth for depth, each in enumerate(state.head.history) if each[0] == number]
+    return (writer.at, writer.attempt, writer.first, writer.sent, writer.answered, landed, at)
 
 
 def _head(head: Head, new: dict[int, int]) -> Head:
     rows = tuple(sorted(new[each] for each in head.rows))
     aside = frozenset(_snapshot(each, new) for each in head.aside)
-    line = tuple(_snapshot(each, new) for each in head.line)
-    return Head(_snapshot(head.location, new), line, aside, rows, frozenset(_snapshot(each, new) for each in head.log))
+    history = tuple(_snapshot(each, new) for each in head.history)
+    return Head(
+        _snapshot(head.location, new), history, aside, rows, frozenset(_snapshot(each, new) for each in head.log)
+    )
 
 
 def _snapshot(snapshot: Snapshot, new: dict[int, int]) -> Snapshot:

@@ -1,4 +1,4 @@
-"""A deterministic simulation of many writers: the real commit core on a virtual clock, with faults, and a judge."""
+"""A deterministic simulation of many writers: the real commit path on a virtual clock, with faults and an oracle."""
 
 from frazil_verification.simulator.actors import ACTORS, usual
 from frazil_verification.simulator.campaign import SCENES, Report, campaign, failure_json

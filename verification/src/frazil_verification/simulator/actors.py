@@ -1,6 +1,6 @@
-"""The actors. An actor is a function that does one thing with its session; the registry says how common it is.
+"""The actors. An actor is a function that does one thing with its session; the registry has its weight.
 
-To add one: write a function, decorate it, and teach ``steps.py`` the verbs that it brings.
+To add one: write a function, decorate it, and add its verbs to ``steps.py``.
 """
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from frazil.commit.retention import asks_for_it
+from frazil.commit.retention import expires_with_commits
 from frazil.errors import FrazilError
 from frazil.format.metadata import MAIN, TableMetadata
 from frazil.table.destination import CommitNow
 from frazil.table.table import Table
 from frazil_verification.simulator.lake import TABLE
-from frazil_verification.simulator.records import Told
+from frazil_verification.simulator.records import CallOutcome
 from frazil_verification.simulator.session import KEYS, PARTITIONS, Session
 from frazil_verification.simulator.steps import OLD_MS, Row, State, Step
 
@@ -91,7 +91,7 @@ def upserter(session: Session) -> None:
 
 @actor(1.5)
 def transactor(session: Session) -> None:
-    """Writes one place for what it read in another: two of them crosswise are a write skew."""
+    """Writes to one partition depending on another: two transactors in opposite directions are a write skew."""
     read, written = session.draw.sample(PARTITIONS, 2)
     key = session.draw.randrange(KEYS)
     new = session.row()
@@ -116,7 +116,10 @@ def ledger_keeper(session: Session) -> None:
     known = session.world.ledger
     if len(known) < 2 or session.draw.random() < 0.2:
         keys = [1000 + 10 * session.number + n for n in range(3)]
-        if session.write(Step("append", rows=tuple(session.row(id=key, p="a") for key in keys))).told is Told.COMMITTED:
+        if (
+            session.write(Step("append", rows=tuple(session.row(id=key, p="a") for key in keys))).outcome
+            is CallOutcome.COMMITTED
+        ):
             known.extend(keys)
         return
     key = session.draw.choice(known[-6:])
@@ -124,7 +127,7 @@ def ledger_keeper(session: Session) -> None:
     choices = (
         Step("update", where=where, set={"+v": session.draw.randint(1, 9)}, mode=mode),
         Step("update", where=where, set={"p": session.draw.choice(PARTITIONS)}, mode=mode),
-        # What an upsert brings, a delete at this level need not see.
+        # At this level, a delete need not see rows that an upsert adds concurrently.
         Step("delete", where=where, mode=mode) if key % 2 else Step("upsert", rows=(session.row(id=key),)),
     )
     session.write(replace(session.draw.choice(choices), isolation="snapshot"))
@@ -137,7 +140,7 @@ def compactor(session: Session) -> None:
 
 @actor(1)
 def schema_changer(session: Session) -> None:
-    """Names of columns are used once, so that each of them is one column; of a property several are after the same."""
+    """Column names are used once, so that a name identifies a column; property names are contended."""
     if session.draw.random() < 0.4:
         session.write(Step("set_properties", name=session.draw.choice(("k1", "k2")), value=session.name))
     elif names := _added_columns(session)[:1]:
@@ -153,9 +156,9 @@ def spec_changer(session: Session) -> None:
 
 @actor(1)
 def branch_publisher(session: Session) -> None:
-    """Write, audit, publish; and where main has moved concurrently, do it again on top of main."""
+    """Write, audit, publish; if main has moved concurrently, cherry-pick onto main."""
     name = f"b{session.name}.{session.draw.randrange(1 << 30)}".replace(" ", "-")
-    if session.write(Step("create_branch", name=name)).told is not Told.COMMITTED:
+    if session.write(Step("create_branch", name=name)).outcome is not CallOutcome.COMMITTED:
         return
     if session.draw.random() < 0.5:
         session.write(Step("append", rows=session.rows(), branch=name))
@@ -165,7 +168,7 @@ def branch_publisher(session: Session) -> None:
         return
     snapshot_id = written.commit.snapshot_id
     published = session.write(Step("fast_forward", name=name, value=snapshot_id))
-    if published.told is Told.FAILED:
+    if published.outcome is CallOutcome.FAILED:
         session.write(Step("cherry_pick", rows=rows, value=snapshot_id))
 
 
@@ -176,7 +179,7 @@ def pinned_reader(session: Session) -> None:
 
 @actor(1, is_foreign=True)
 def foreign_writer(session: Session) -> None:
-    """Another engine: it races for the pointer, knows no queue, and leaves no word about what it did."""
+    """Another engine: it swaps the pointer without the queue, and leaves no Frazil properties or summaries."""
     if session.draw.random() < 0.8:
         session.write(Step("append", rows=session.rows()))
     else:
@@ -185,7 +188,7 @@ def foreign_writer(session: Session) -> None:
 
 @actor(0.6)
 def surveyor(session: Session) -> None:
-    """Lists the table's folder as a clean-up would, and expects no file in it to be half of what its name promises."""
+    """Lists the table's folder as a clean-up would."""
     try:
         table = Table(CommitNow(session.lake, TABLE))
         listed = {info.path for info in session.lake.storage.list(table.location)}
@@ -196,7 +199,7 @@ def surveyor(session: Session) -> None:
 
 @actor(2, is_usual=False)
 def undoer(session: Session) -> None:
-    """Takes main back by a few snapshots, and all that was done in them."""
+    """Rolls main back by a few snapshots."""
     if (found := _metadata(session)) is not None:
         past = [each.snapshot_id for each in found.ancestors(found.ref_snapshot_id(MAIN))][1:4]
         if past:
@@ -205,16 +208,16 @@ def undoer(session: Session) -> None:
 
 @actor(2, is_usual=False)
 def janitor(session: Session) -> None:
-    """Lets old snapshots expire; where they go with commits, that is enough."""
+    """Expires old snapshots, unless commits to the table do."""
     found = _metadata(session)
-    if found is not None and not asks_for_it(found):
+    if found is not None and not expires_with_commits(found):
         older_than = found.raw["last-updated-ms"] - OLD_MS
         session.write(Step("expire_snapshots", value=(older_than, session.draw.randint(1, 4))))
 
 
 @actor(3, is_usual=False)
 def streamer(session: Session) -> None:
-    """The driver of a stream. There may be several at once, of which all but one do not know that they are dead."""
+    """The driver of a stream. Several may run at once, as drivers do that were wrongly believed dead."""
     session.stream(session.draw.choice(("one", "two")))
 
 

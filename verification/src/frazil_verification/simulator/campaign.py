@@ -1,4 +1,4 @@
-"""Many seeds, over several processes: what was done, which faults struck, and every seed that broke a rule."""
+"""Runs many seeds in several processes and reports totals, faults, and every seed that broke a rule."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from frazil_verification.simulator.world import Case
 OnProgress = Callable[[int, int, str], None]
 _CHUNK = 10
 _MOST_FAILURES = 20
-"""Once so many seeds have failed, the rest would not teach more."""
+"""A campaign stops after so many failed seeds."""
 
 _UPKEEP = (
     "appender",
@@ -50,7 +50,7 @@ then with streams, rollbacks and snapshot expiry, also on third-party catalogs."
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """``digest``: of the histories of all seeds; the same for the same arguments, however many jobs ran them."""
+    """``digest``: of the histories of all seeds; the same for the same arguments, whatever the number of jobs."""
 
     seeds: int
     commits: int
@@ -59,7 +59,7 @@ class Report:
     elapsed_s: float
     digest: str
     faults: Counter[str]
-    told: Counter[str]
+    outcomes: Counter[str]
     failures: tuple[Result, ...] = ()
 
     @property
@@ -81,7 +81,7 @@ class Report:
             "commits_per_s": round(self.commits_per_s, 1),
             "digest": self.digest,
             "faults": dict(self.faults.most_common()),
-            "outcomes": dict(sorted(self.told.items())),
+            "outcomes": dict(sorted(self.outcomes.items())),
             "violations": [failure_json(each) for each in self.failures],
         }
 
@@ -94,7 +94,7 @@ class _Sum:
     reads: int = 0
     digests: list[str] = field(default_factory=list)
     faults: Counter[str] = field(default_factory=Counter)
-    told: Counter[str] = field(default_factory=Counter)
+    outcomes: Counter[str] = field(default_factory=Counter)
     failures: list[Result] = field(default_factory=list)
 
     def add(self, result: Result) -> None:
@@ -104,7 +104,7 @@ class _Sum:
         self.reads += result.reads
         self.digests.append(result.digest)
         self.faults += result.faults
-        self.told += result.told
+        self.outcomes += result.outcomes
         if result.violations:
             self.failures.append(result)
 
@@ -115,7 +115,7 @@ class _Sum:
         self.reads += other.reads
         self.digests += other.digests
         self.faults += other.faults
-        self.told += other.told
+        self.outcomes += other.outcomes
         self.failures += other.failures
 
 
@@ -137,7 +137,7 @@ def campaign(first: Case, seeds: int, jobs: int = 1, on_progress: OnProgress | N
         elapsed_s=SYSTEM.monotonic() - began,
         digest=hashlib.sha256("".join(total.digests).encode()).hexdigest(),
         faults=total.faults,
-        told=total.told,
+        outcomes=total.outcomes,
         failures=tuple(total.failures),
     )
 
@@ -150,7 +150,7 @@ def _parts(first: Case, seeds: int, jobs: int) -> Iterator[_Sum]:
     if jobs <= 1:
         yield from (_chunk(*each) for each in chunks)
         return
-    # Started afresh: what this process has open is none of theirs.
+    # Spawned: workers must not inherit open resources of this process.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=context) as pool:
         try:
@@ -160,7 +160,7 @@ def _parts(first: Case, seeds: int, jobs: int) -> Iterator[_Sum]:
 
 
 def _chunk(first: Case, seeds: int) -> _Sum:
-    # A table of three rows is read faster without helpers.
+    # A table of three rows is read faster without threads.
     pa.set_cpu_count(1)
     found = _Sum()
     for seed in range(first.seed, first.seed + seeds):

@@ -1,7 +1,7 @@
-"""The simulated database: a real SQLite in memory with the virtual clock, and a network in between that is unkind.
+"""The simulated database: a real SQLite in memory with the virtual clock, behind a faulty network.
 
-A transaction runs at one moment, whole or not at all. What is not durable yet is inside one outer transaction, which a
-loss of power rolls back.
+A transaction is atomic and takes no virtual time. Transactions that are not durable yet are inside one outer
+transaction, which a power loss rolls back.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ _AWAY_S = (0.05, 0.3, 3.0, 15.0, 40.0)
 _TIMEOUTS_S = (0.0, 0.05, 0.5, 5.0)
 _LATE_S = (0.01, 0.2, 1.0, 3.0, 20.0, 90.0)
 _PATIENCE = 200
-"""Twenty seconds and more of asking for a turn while nothing moves."""
+"""Refused tries for the commit lock while no table moves: at least twenty seconds."""
 _STEPS_MS = (-30_000, -2_000, -50, 50, 5_000, 120_000)
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A table's pointer has another value."""
+    """A change of a table's pointer."""
 
     event: int
     at: float
     by: str
-    """Whose transaction it was."""
+    """The process whose transaction it was."""
     table: str
     location: str
     pins: frozenset[int]
-    """The snapshots that transactions had pinned by then."""
+    """The snapshots that were pinned at that time."""
 
 
 class Database:
-    """What all processes share."""
+    """The database, shared by all processes."""
 
     def __init__(self, world: World, chance: RandomStream) -> None:
         self._world = world
@@ -61,11 +61,11 @@ class Database:
         self._step_ms = 0
         self._away_until = 0.0
         self._is_set_up = False
-        self._turns: dict[str, Process] = {}
+        self._locks: dict[str, Process] = {}
         self._refused: dict[str, tuple[int, int]] = {}
-        """Process → (where the table stood, how often it was refused the turn since)."""
+        """Process → (number of moves, how often it was refused the commit lock since)."""
         self._committed: set[str] = set()
-        """Tickets."""
+        """The tickets of committed queue entries."""
         self._pointers: dict[str, str] = {}
         self.moves: list[Move] = []
         self.sleepers: dict[tuple[str, str], Task] = {}
@@ -81,7 +81,7 @@ class Database:
     def read(self, work: Callable[[Db], T]) -> T:
         return work(self._db)
 
-    def write(self, work: Callable[[Db], T], keep: Callable[[T], bool] | None, who: str, *, durable: bool) -> T:
+    def write(self, work: Callable[[Db], T], keep: Callable[[T], bool] | None, process: str, *, durable: bool) -> T:
         """One transaction. Raises DuplicateRow."""
         db = self._db
         db.execute("SAVEPOINT one")
@@ -98,13 +98,13 @@ class Database:
             db.execute("RELEASE one")
             return result
         db.execute("RELEASE one")
-        self._notice(who)
+        self._record_moves(process)
         if durable:
             db.execute("COMMIT")
             db.execute("BEGIN")
         return result
 
-    def _notice(self, who: str) -> None:
+    def _record_moves(self, process: str) -> None:
         if not self._is_set_up:
             found = self._db.execute("SELECT count(*) FROM sqlite_master WHERE name = ?", (TABLES,)).fetchone()
             self._is_set_up = bool(found[0])
@@ -112,37 +112,37 @@ class Database:
         for name, location in self._db.execute(f"SELECT table_name, metadata_location FROM {TABLES}"):  # noqa: S608
             if self._pointers.get(name) != location:
                 self._pointers[name] = location
-                event = self._world.journal.note(who, f"moved {name} to {location.rsplit('/', 1)[-1]}")
-                self.moves.append(Move(event, self._world.schedule.now, who, name, location, self._pins()))
-                self._look_at_tickets(who)
+                event = self._world.journal.note(process, f"moved {name} to {location.rsplit('/', 1)[-1]}")
+                self.moves.append(Move(event, self._world.schedule.now, process, name, location, self._pins()))
+                self._check_tickets(process)
 
     def _pins(self) -> frozenset[int]:
         sql = f"SELECT snapshot_id FROM {PINS} WHERE deadline > ?"  # noqa: S608
         return frozenset(row[0] for row in self._db.execute(sql, (self.now_ms,)))
 
-    def _look_at_tickets(self, who: str) -> None:
+    def _check_tickets(self, process: str) -> None:
         """No leader commits a queue entry that has expired (rule P3)."""
         sql = f"SELECT ticket, deadline FROM {QUEUE} WHERE state = {int(QueueState.COMMITTED)}"  # noqa: S608
         for ticket, deadline in self._db.execute(sql):
             if ticket not in self._committed and deadline <= self.now_ms:
-                self._world.records.problems.append(f"{who} has committed the ticket {ticket}, which had expired")
+                self._world.records.problems.append(f"{process} committed the ticket {ticket}, which had expired")
             self._committed.add(ticket)
 
-    def most_courtesy(self) -> int:
-        """How often the turn was left to one who had reserved it."""
+    def most_yields(self) -> int:
+        """How often the commit lock was left to a writer that had reserved it."""
         sql = f"SELECT coalesce(max(tries), 0) FROM {QUEUE} WHERE version = {RESERVATION}"  # noqa: S608
         (found,) = self._db.execute(sql).fetchone()
         return int(found)
 
-    # Turns
+    # Commit locks
 
     def try_commit_lock(self, process: Process, key: str) -> Callable[[], None] | None:
-        if key in self._turns:
+        if key in self._locks:
             self._refuse(process)
             return None
-        self._turns[key] = process
-        process.turns.add(key)
-        return lambda: self.free(process, [key])
+        self._locks[key] = process
+        process.locks.add(key)
+        return lambda: self.release(process, [key])
 
     def _refuse(self, process: Process) -> None:
         """A writer that cannot take the commit lock goes ahead without it, once nothing has moved for a while."""
@@ -150,27 +150,27 @@ class Database:
         times = times + 1 if before == len(self.moves) else 1
         self._refused[process.name] = len(self.moves), times
         if times == _PATIENCE:
-            self._world.records.problems.append(f"{process.name} has asked {times} times for a turn that never comes")
+            self._world.records.problems.append(f"{process.name} was refused the commit lock {times} times in a row")
 
-    def free(self, process: Process, keys: Sequence[str]) -> None:
+    def release(self, process: Process, keys: Sequence[str]) -> None:
         for key in keys:
-            if self._turns.get(key) is process:
-                del self._turns[key]
-            process.turns.discard(key)
+            if self._locks.get(key) is process:
+                del self._locks[key]
+            process.locks.discard(key)
 
-    # Misfortune
+    # Faults
 
     def restart(self) -> None:
-        """Away for a while; sessions and their locks are gone, what was committed is not."""
+        """The database is away for a while and loses sessions and locks, but no committed data."""
         self._away_until = self._world.schedule.now + self._chance.choice((0.05, 0.5, 4.0))
-        for key, process in sorted(self._turns.items(), key=lambda each: each[0]):
-            self.free(process, [key])
+        for key, process in sorted(self._locks.items(), key=lambda each: each[0]):
+            self.release(process, [key])
 
     def lose_power(self) -> None:
-        """What was not made durable is forgotten. Processes are gone already."""
+        """Transactions that were not durable are lost. All processes are already dead."""
         self._db.execute("ROLLBACK")
         self._db.execute("BEGIN")
-        self._turns.clear()
+        self._locks.clear()
         self.sleepers.clear()
         rows = self._db.execute(f"SELECT table_name, metadata_location FROM {TABLES}").fetchall()  # noqa: S608
         for name, location in rows:
@@ -187,7 +187,7 @@ class Database:
 
 
 class SimulatedEngine:
-    """One process's way to the database: a ``SqlEngine`` as the SQL catalogs want it."""
+    """One process's connection to the database: the ``SqlEngine`` of the SQL catalogs."""
 
     bytes_type = "BLOB"
     bytes_value = "?"
@@ -238,17 +238,17 @@ class SimulatedEngine:
         raise OutcomeUnknown("The connection broke after the request was sent")
 
     def _wait_in_vain(self) -> None:
-        """A missing answer is noticed only after a while."""
+        """A lost answer is noticed only after a timeout."""
         self._process.sleep(self._process.chance.choice(_TIMEOUTS_S))
 
     def _cut_off(self, apply: Callable[[], object]) -> None:
-        """The transaction got through, is still under way, or was lost."""
+        """The transaction is committed, is still in flight, or is lost."""
         process, chance = self._process, self._process.chance
         process.cut_off_until = process.world.schedule.now + chance.choice(_AWAY_S)
-        fate = chance.random()
-        if fate < 0.35:
+        drawn = chance.random()
+        if drawn < 0.35:
             apply()
-        elif fate < 0.75:
+        elif drawn < 0.75:
             self._later(apply, "arrives late")
 
     def _later(self, apply: Callable[[], object], what: str) -> None:
@@ -257,7 +257,7 @@ class SimulatedEngine:
 
         def arrive() -> None:
             if process.world.power_losses != losses:
-                # It was on a wire of the machine that lost power.
+                # It was lost with the power.
                 return
             process.note(f"a transaction {what}")
             try:
@@ -289,7 +289,7 @@ class SimulatedEngine:
         return frozenset(row[1] for row in db.execute(f"PRAGMA table_info({table})").fetchall())
 
     def close(self) -> None:
-        """The database belongs to the world."""
+        """The database is closed by its owner."""
 
     def _check_there(self) -> None:
         process = self._process
@@ -304,7 +304,7 @@ class SimulatedEngine:
 
 
 class SimulatedNotifier:
-    """Wakes by virtual time; some sleepers are not woken."""
+    """Notifies waiting writers in virtual time; some notifications are lost."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -324,15 +324,15 @@ class SimulatedNotifier:
 
     def notify(self, to_notify: Sequence[tuple[str, str]]) -> None:
         for each in to_notify:
-            if self._process.strikes(Point.BELL) is Fault.LOST_BELL:
-                self._process.struck(Fault.LOST_BELL)
+            if self._process.strikes(Point.NOTIFICATION) is Fault.LOST_NOTIFICATION:
+                self._process.struck(Fault.LOST_NOTIFICATION)
             elif each in self._sleepers:
                 self._process.world.schedule.wake(self._sleepers[each])
 
     def notify_at_commit(self, db: Db, to_notify: Sequence[tuple[str, str]], outcomes: Mapping[str, bytes]) -> None:
         """``notify_after_commit`` does it."""
 
-    def pushed_outcome(self, key: str) -> bytes | None:  # noqa: ARG002 - it is read, which the faults may hit
+    def pushed_outcome(self, key: str) -> bytes | None:  # noqa: ARG002 - a read finds it, with its faults
         return None
 
     def notify_after_commit(self, to_notify: Sequence[tuple[str, str]]) -> None:

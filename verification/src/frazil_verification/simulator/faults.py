@@ -1,4 +1,4 @@
-"""What can go wrong, and how often it does in one run."""
+"""The faults of a run, and their rates."""
 
 from __future__ import annotations
 
@@ -11,46 +11,46 @@ from frazil.runtime import RandomStream
 
 class Fault(enum.StrEnum):
     LOST_REQUEST = "lost request"
-    """A transaction never reaches the database, and its sender knows."""
+    """A transaction does not reach the database, and its sender gets an error that says so."""
     LOST_ANSWER = "lost answer"
-    """A transaction is committed, and its sender is not told."""
+    """A transaction is committed, and its sender gets no answer."""
     DUPLICATE = "duplicate"
     """A transaction arrives once more, later."""
     DELAY = "delay"
     """A transaction arrives after its sender has given up on it, and after later ones."""
     CUT_OFF = "cut off"
-    """A process loses its network in the middle of a transaction, and stays without it for a while."""
+    """A process loses its network during a transaction, for a while."""
     SERIALIZATION = "serialization failure"
     CRASH = "crash"
     """A process is killed."""
-    GHOST_TURN = "ghost turn"
-    """A killed process keeps its turn for minutes."""
+    ORPHANED_LOCK = "ghost turn"
+    """A killed process keeps the commit lock for minutes."""
     STALL = "stall"
-    """A process stands still for up to minutes."""
+    """A process pauses for up to minutes."""
     SKEW = "clock skew"
-    """A process's clock is seconds or hours wrong."""
+    """A process's clock is off by seconds or hours."""
     CLOCK_STEP = "clock step"
     """The database's clock jumps."""
     DATABASE_RESTART = "database restart"
-    """The database is out of reach for a while, and all commit locks are free again."""
+    """The database is unreachable for a while, and all commit locks are released."""
     POWER_LOSS = "power loss"
-    """All processes die; files that were not synced, and transactions that were not durable, are gone."""
+    """All processes die; files that were not synced and transactions that were not durable are lost."""
     PARTIAL_WRITE = "partial write"
-    """A process dies in the middle of a file."""
+    """A process dies while it writes a file."""
     STALE_LISTING = "stale listing"
-    """A folder's listing is that of some time ago."""
+    """A folder's listing is out of date."""
     STORAGE_ERROR = "storage error"
     SLOW_STORAGE = "slow storage"
-    LOST_BELL = "lost bell"
-    """A sleeper is not woken."""
+    LOST_NOTIFICATION = "lost bell"
+    """A waiting writer is not notified."""
     FREEZE = "frozen host"
     """A process dies, and all others are frozen for up to minutes."""
     DOUBLE = "taken for dead"
-    """A process that lives is thought to be dead, and another one sends again what it is about to write."""
+    """A live process is believed dead, and another process repeats its write."""
 
 
 class Point(enum.Enum):
-    """Where a fault can strike."""
+    """The points at which a fault can strike."""
 
     READ = "a read of the database"
     WRITE = "a transaction"
@@ -58,7 +58,7 @@ class Point(enum.Enum):
     PHASE = "a named moment of a commit"
     FILE = "a file is read or written"
     LISTING = "a folder is listed"
-    BELL = "a sleeper is woken"
+    NOTIFICATION = "a sleeper is woken"
     DEATH = "a process dies"
 
 
@@ -82,15 +82,15 @@ _RATES: Mapping[Point, Mapping[Fault, float]] = {
     Point.PHASE: {Fault.CRASH: 0.008, Fault.STALL: 0.008, Fault.DOUBLE: 0.03},
     Point.FILE: {Fault.STORAGE_ERROR: 0.001, Fault.SLOW_STORAGE: 0.002, Fault.PARTIAL_WRITE: 0.001},
     Point.LISTING: {Fault.STALE_LISTING: 0.5},
-    Point.BELL: {Fault.LOST_BELL: 0.05},
-    Point.DEATH: {Fault.GHOST_TURN: 0.3, Fault.FREEZE: 0.1},
+    Point.NOTIFICATION: {Fault.LOST_NOTIFICATION: 0.05},
+    Point.DEATH: {Fault.ORPHANED_LOCK: 0.3, Fault.FREEZE: 0.1},
 }
 _STRENGTHS = (0.0, 0.3, 1.0, 1.0, 3.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Weather:
-    """The faults of one run. Each kind has a strength of its own, so that every run is hard in another way."""
+    """The faults of one run. The strength of each kind is drawn, so that runs differ in their main difficulty."""
 
     faults: frozenset[Fault]
     strengths: Mapping[Fault, float]
@@ -103,14 +103,14 @@ class Weather:
         for point, rates in _RATES.items():
             edge, table = 0.0, []
             for fault, rate in rates.items():
-                # A fault that is switched off still draws its numbers, so the other faults strike where they did.
+                # A fault that is switched off keeps its share of the range, so that the other faults do not move.
                 edge += min(rate * strengths[fault] * severity, 0.5)
                 table.append((edge, fault))
             tables[point] = tuple(table)
         return Weather(frozenset(faults), strengths, tables)
 
     def strikes(self, point: Point, number: float) -> Fault | None:
-        """What a number of [0, 1) means here."""
+        """The fault at this point for a number in [0, 1)."""
         table = self._tables[point]
         if number >= table[-1][0]:
             return None
@@ -120,12 +120,12 @@ class Weather:
         return None
 
     def has(self, fault: Fault) -> bool:
-        """For what is so during a whole run, or not at all."""
+        """Whether a fault that applies to a whole run applies to this one."""
         return fault in self.faults and self.strengths[fault] > 0
 
 
 def parse_faults(text: str) -> frozenset[Fault]:
-    """``all``, ``none``, or names with commas between them. Raises ValueError."""
+    """``all``, ``none``, or comma-separated names. Raises ValueError."""
     if text == "all":
         return frozenset(Fault)
     if text == "none":

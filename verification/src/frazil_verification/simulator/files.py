@@ -1,4 +1,4 @@
-"""The simulated file system: what is written, what of it is durable, and what a killed process leaves half done."""
+"""The simulated file system: written files, their durability, and the partial files of killed processes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class File:
     created: float
     is_whole: bool = True
     synced: int | None = None
-    """The event before which it became durable; None: it is not."""
+    """The event before which it became durable; None: it is not durable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Files:
         self.removed[path] = Removed(by, self._world.journal.events, now, self.there.pop(path))
 
     def lose_power(self) -> None:
-        """Files that were not synced are gone, or cut short."""
+        """Files that were not synced are lost or truncated."""
         for path, file in list(self.there.items()):
             if file.synced is None:
                 if self._chance.random() < 0.5:
@@ -72,7 +72,7 @@ class Files:
 
 
 class SimulatedFiles:
-    """One process's way to the files: a ``Backend`` as the storage wants it."""
+    """The ``Backend`` of one process's storage."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -142,7 +142,7 @@ class SimulatedFiles:
         return self._process.world.schedule.now
 
     def _take(self, verb: str, path: str) -> bool:
-        """True: the process is to die in the middle of it."""
+        """True: the process must die during the call."""
         process = self._process
         process.take(self._trip_s)
         fault = process.strikes(Point.FILE)
@@ -161,7 +161,7 @@ class SimulatedFiles:
 
 
 class _Stream(io.BytesIO):
-    """A file that is being written; it comes into being when it is closed, or when its writer dies."""
+    """A file that is being written; it is created when it is closed, or when its writer dies."""
 
     def __init__(self, process: Process, files: Files, path: str, *, dies: bool) -> None:
         super().__init__()
@@ -176,7 +176,7 @@ class _Stream(io.BytesIO):
                 self._path, File(kept, process.name, process.world.schedule.now, is_whole=is_whole)
             )
             if self._dies and process.is_alive:
-                # Buried, not thrown: this is called by Arrow, which would turn it into an error of its own.
+                # Not by an exception: Arrow calls this, and would convert it into an error of its own.
                 process.bury()
         super().close()
 

@@ -1,4 +1,7 @@
-"""Everything that happened in a run, in order: a digest of all of it, and the last lines in words."""
+"""The ordered events of a run: a digest of all of them, and the last lines in words.
+
+Kept results name digests, so the texts of events and faults do not change.
+"""
 
 from __future__ import annotations
 
@@ -21,20 +24,20 @@ class Journal:
     lines: deque[str] = field(default_factory=lambda: deque(maxlen=LINES_KEPT))
     _digest: hashlib._Hash = field(default_factory=hashlib.sha256)
 
-    def note(self, who: str, what: str) -> int:
-        """Write an event down; returns its number."""
+    def note(self, process: str, what: str) -> int:
+        """Record an event; returns its number."""
         self.events += 1
-        line = f"{self.events:6} {self.schedule.now:11.6f} {who}: {what}"
+        line = f"{self.events:6} {self.schedule.now:11.6f} {process}: {what}"
         self._digest.update(line.encode())
         self.lines.append(line)
         return self.events
 
-    def struck(self, who: str, fault: Fault, detail: str = "") -> None:
+    def struck(self, process: str, fault: Fault, detail: str = "") -> None:
         self.faults[fault.value] += 1
-        self.note(who, f"FAULT {fault.value} {detail}".rstrip())
+        self.note(process, f"FAULT {fault.value} {detail}".rstrip())
 
     def seal(self, data: bytes) -> None:
-        """Take what a run leaves behind into the digest."""
+        """Add the final data of a run to the digest."""
         self._digest.update(data)
 
     @property

@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 TABLE = Ident(("sim",), "t")
 TABLE_NAME = str(TABLE)
 WAREHOUSE = "/simulated"
-_OURS = (COMMIT_ID, COMMIT_DIGEST, "frazil.")
+_FRAZIL_KEYS = (COMMIT_ID, COMMIT_DIGEST, "frazil.")
 
 
 class CatalogKind(enum.StrEnum):
     DATABASE = "database"
-    """Frazil's own, with a queue, and answers that are certain."""
+    """Frazil's own catalog, with a queue and definite answers."""
     REST = "rest"
     GLUE = "glue"
     """Third-party servers, which have no queue."""
     NOT_ATOMIC = "not-atomic"
-    """A database whose swap is none. On it the rules must be broken."""
+    """A database whose swap is not atomic. On it the rules must be broken."""
 
     @property
     def is_ours(self) -> bool:
@@ -68,7 +68,7 @@ class SimulatedLake(Lake):
 
 @dataclass(frozen=True, slots=True)
 class _SimulatedConnection:
-    """Stands for what a URI names."""
+    """The connection of a lake, in place of one that a URI names."""
 
     process: Process
     is_foreign: bool
@@ -87,10 +87,10 @@ class _SimulatedConnection:
     def _catalog(self, storage: Storage, runtime: Runtime) -> LakeCatalog:
         if self.kind in _SERVERS:
             server = cast("Any", _SERVERS[self.kind](self.process))
-            return (_StrangerToTheServer if self.is_foreign else ForeignCatalog)(server, storage, runtime)
+            return (_ForeignServerWriter if self.is_foreign else ForeignCatalog)(server, storage, runtime)
         kind = _NotAtomic if self.kind is CatalogKind.NOT_ATOMIC else SqlStore
         store = kind(SimulatedEngine(self.process), name="sim", read_only=False, create=True, shown="simulated")
-        return (_Stranger if self.is_foreign else PointerCatalog)(store, storage, runtime)
+        return (_ForeignWriter if self.is_foreign else PointerCatalog)(store, storage, runtime)
 
 
 class _SimulatedStorage(Storage):
@@ -102,8 +102,8 @@ class _SimulatedStorage(Storage):
         return SimulatedFiles(self._process)
 
 
-class _Stranger(PointerCatalog):
-    """How other engines commit: no queue, no turns, nothing kept beside the pointer, no mark of ours on a snapshot."""
+class _ForeignWriter(PointerCatalog):
+    """Commits as other engines do: no queue, no commit lock, no records beside the pointer, no Frazil properties."""
 
     def __init__(self, store: SqlStore, storage: Storage, runtime: Runtime) -> None:
         super().__init__(store, storage, runtime)
@@ -113,7 +113,7 @@ class _Stranger(PointerCatalog):
         return super().prepare(ident, head, _unmarked(proposal))
 
 
-class _StrangerToTheServer(ForeignCatalog):
+class _ForeignServerWriter(ForeignCatalog):
     """The same on a third-party catalog."""
 
     def __init__(self, server: Any, storage: Storage, runtime: Runtime) -> None:
@@ -131,12 +131,12 @@ def _unmarked(proposal: Proposal) -> Proposal:
 def _plain(update: dict[str, Any]) -> dict[str, Any]:
     if update.get("action") != "add-snapshot":
         return update
-    summary = {key: text for key, text in update["snapshot"]["summary"].items() if not key.startswith(_OURS)}
+    summary = {key: text for key, text in update["snapshot"]["summary"].items() if not key.startswith(_FRAZIL_KEYS)}
     return {**update, "snapshot": {**update["snapshot"], "summary": summary}}
 
 
 class _NotAtomic(SqlStore):
-    """A catalog that looks, and then writes: between the two anything may happen."""
+    """A catalog that reads the pointer and then writes it, not atomically."""
 
     def _send(self, swap: Swap) -> Outcome:
         (pointer,) = swap.pointers
@@ -146,7 +146,7 @@ class _NotAtomic(SqlStore):
         return super()._send(swap)
 
     def _swap(self, db: Db, swap: Swap) -> Committed | Stale:
-        # Whatever the pointer is by now, it is set to what it was before.
+        # The pointer is overwritten whatever its current value is.
         (pointer,) = swap.pointers
         sql = f"UPDATE {TABLES} SET metadata_location = ? WHERE table_name = ?"  # noqa: S608
         db.execute(sql, (pointer.expected, pointer.ident.name))

@@ -1,8 +1,8 @@
-"""The judge: what must hold of every run, whatever went wrong in it.
+"""The oracle: the rules that hold in every run, whatever its faults.
 
-Every acknowledged write is in the table once, every failed one is not, one in doubt is there whole or not at all; every
-version was made from the one before it; every snapshot can be read, and holds the rows that the sequential model has
-after the same writes in the table's own order; readers saw exactly one of those states, and a fresh one.
+Every acknowledged write is in the table once, no failed one is, and one with an unknown outcome is there completely or
+not at all. Every version was made from the one before it. Every snapshot can be read and has the rows of the sequential
+model after the same writes in the table's own order. Readers return exactly one of those states, and a fresh one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from frazil_verification.simulator.database import Move
 from frazil_verification.simulator.faults import Fault
 from frazil_verification.simulator.lake import TABLE, CatalogKind
 from frazil_verification.simulator.reader import SnapshotReader, Unreadable
-from frazil_verification.simulator.records import Attempt, Told, Write
+from frazil_verification.simulator.records import Attempt, CallOutcome, Write
 from frazil_verification.simulator.steps import (
     OLD_MS,
     ROW_VERBS,
@@ -42,16 +42,16 @@ from frazil_verification.simulator.steps import (
 from frazil_verification.simulator.world import World
 
 _SHOWN = 4
-_LOOKING = ROW_VERBS - {"stream"}
-"""Verbs that may find that there is nothing to do to the rows."""
-_MOST_COURTESY = 8
-"""Two times, and several may do it at once."""
+_MAY_CHANGE_NOTHING = ROW_VERBS - {"stream"}
+"""Verbs that may find no rows to change."""
+_MOST_YIELDS = 8
+"""A writer yields at most twice, and several may do so at the same time."""
 Json = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """``rule``: which invariant does not hold; the same for every seed that breaks it."""
+    """``rule``: the broken invariant, by the same name for every seed that breaks it."""
 
     rule: str
     what: str
@@ -61,33 +61,33 @@ class Violation:
 
 
 @dataclass(slots=True)
-class Verdict:
+class Findings:
     commits: int = 0
-    """Writes that are in the table, and acknowledged changes beside the rows."""
+    """Writes that are in the table, and acknowledged changes of metadata."""
     snapshots: int = 0
     reads: int = 0
     violations: list[Violation] = field(default_factory=list)
 
 
-def judge(world: World) -> Verdict:
-    """Look at all that a run has left."""
-    return _Judge(world).verdict()
+def judge(world: World) -> Findings:
+    """Check the results of a run."""
+    return _Judge(world).findings()
 
 
 class _Judge:
     def __init__(self, world: World) -> None:
         self._world = world
-        self._found = Verdict()
+        self._found = Findings()
         self._moves = [move for move in world.database.moves if move.table == TABLE.name]
         self._versions: list[Json] = []
         self._snapshots: dict[int, Json] = {}
-        """All that ever were, those that have expired among them."""
+        """All snapshots of the table's history, including expired ones."""
         self._once_in_main: set[int] = set()
         """Snapshots that were in the history of main, and may have been rolled back."""
         self._expired: dict[int, int] = {}
-        """Snapshot → the event with which it went."""
+        """Snapshot → the event with which it expired."""
         self._undone: list[tuple[int, int]] = []
-        """(event, the snapshot that main was taken back to)."""
+        """(event, the snapshot that main was rolled back to)."""
         self._first_event: dict[int, int] = {}
         """Snapshot → the event that made it visible."""
         self._columns: dict[int, frozenset[str]] = {}
@@ -96,13 +96,13 @@ class _Judge:
         """(event, the snapshot of main since then)."""
         self._states: dict[int | None, State] = {None: ()}
         self._reached: dict[int | None, int] = {None: 0}
-        """Snapshot → how many writes stand in the order up to it."""
+        """Snapshot → how many writes are in the order up to it."""
         self._placed: dict[Write, int] = {}
-        self._forgotten: dict[Write, int] = {}
-        """Where it was first, if it was done again after that had expired."""
+        self._earlier: dict[Write, int] = {}
+        """The first snapshot of a write that was made again after that snapshot had expired."""
         self._order: list[Write] = []
 
-    def verdict(self) -> Verdict:
+    def findings(self) -> Findings:
         for problem in self._world.records.problems:
             self._wrong("nothing unexpected happens", problem)
         if not self._read_versions():
@@ -113,14 +113,14 @@ class _Judge:
             self._check_writes()
             self._check_counts()
             self._check_deleted_rows()
-            self._check_who_gave_up()
+            self._check_given_up()
             self._check_order()
             self._check_streams()
-            self._check_ghosts()
-            self._check_patience()
+            self._check_dead_writers()
+            self._check_reservations()
             self._check_reads()
-            self._check_beside_the_rows()
-            self._check_with_the_reader_under_test()
+            self._check_metadata()
+            self._check_with_frazils_reader()
         return self._found
 
     def _wrong(self, rule: str, what: str) -> None:
@@ -135,7 +135,7 @@ class _Judge:
             if file is None or not file.is_whole:
                 gone = files.removed.get(move.location)
                 by = f", removed by {gone.by} at event {gone.event}" if gone is not None else ""
-                self._wrong("metadata is there", f"{move.location} is missing or cut short{by}")
+                self._wrong("metadata files exist", f"{move.location} is missing or truncated{by}")
                 return False
             if file.synced is None or file.synced >= move.event:
                 self._wrong(
@@ -158,22 +158,22 @@ class _Judge:
             before = version
 
     def _check_head(self, event: int, head: int | None) -> None:
-        """Main moves forward, and back only when a write asked for it."""
+        """Main moves forward, and back only by a rollback."""
         before = self._heads[-1][1] if self._heads else None
         past = self._history(head)
         if before is not None and before not in past:
-            # In one go with others, who write on top of it, main itself need never have been there.
+            # In a group with writes on top of it, the snapshot itself need not have been the head of main.
             common = past & self._history(before)
             fork = max(common, key=lambda each: self._snapshots[each]["sequence-number"], default=0)
             asked = (each for each in self._world.records.writes if each.step.verb == "rollback_to")
             if not any(each.step.value == fork and each.started < event for each in asked):
-                self._wrong("main is taken back by those who mean to", f"from {before} to {fork} at event {event}")
+                self._wrong("main moves back only by a rollback", f"from {before} to {fork} at event {event}")
             self._undone.append((event, fork))
         self._once_in_main |= past
         self._heads.append((event, head))
 
     def _history(self, snapshot_id: int | None) -> set[int]:
-        """A snapshot and all before it."""
+        """A snapshot and its ancestors."""
         found: set[int] = set()
         while snapshot_id is not None and snapshot_id in self._snapshots and snapshot_id not in found:
             found.add(snapshot_id)
@@ -198,22 +198,22 @@ class _Judge:
         kept = {each["snapshot-id"] for each in after.get("snapshots", ())}
         lost = [each for each in before.get("snapshots", ()) if each["snapshot-id"] not in kept]
         if named := {each["snapshot-id"] for each in after.get("refs", {}).values()} - kept:
-            self._wrong("no snapshot is forgotten", f"{sorted(named)} in {new.location}, which a branch names")
+            self._wrong("no snapshot is forgotten", f"{sorted(named)} in {new.location}, which a branch refers to")
         if lost:
             self._check_expired(lost, after["last-updated-ms"] - OLD_MS, old, new)
 
     def _check_expired(self, lost: Sequence[Json], limit_ms: int, old: Move, new: Move) -> None:
-        """Snapshots expire when a write asks for it, they are old, and no transaction has pinned them (rule P18)."""
+        """Snapshots expire only if a write asks for it, they are old, and no transaction has pinned them (rule P18)."""
         self._expired.update((each["snapshot-id"], new.event) for each in lost)
-        # On third-party catalogs each writer has a clock of its own.
+        # On third-party catalogs each writer uses its own clock.
         is_timed = self._world.case.catalog.is_ours
         young = [each["snapshot-id"] for each in lost if is_timed and each["timestamp-ms"] >= limit_ms]
         if young or "janitor" not in self._world.case.actors:
             self._wrong("no snapshot is forgotten", f"{young or lost} in {new.location}")
-        # What was pinned before the old version came was there to be seen by whoever made the new one of it.
+        # A pin that is older than the previous version was visible to the writer of the new one.
         pinned = {each["snapshot-id"] for each in lost} & old.pins & new.pins
         if pinned and not self._world.journal.faults[Fault.CLOCK_STEP.value]:
-            self._wrong("what a transaction needs is kept", f"{sorted(pinned)} went with {new.location}")
+            self._wrong("pinned snapshots are kept", f"{sorted(pinned)} expired with {new.location}")
 
     # Snapshots
 
@@ -242,7 +242,7 @@ class _Judge:
     def _check_snapshot(
         self, snapshot: Json, reader: SnapshotReader, owners: Mapping[int, tuple[str, ...]], checked: set[str]
     ) -> bool:
-        """False: what comes after it cannot be judged."""
+        """False: later snapshots cannot be checked."""
         snapshot_id, parent = snapshot["snapshot-id"], snapshot.get("parent-snapshot-id")
         writes = self._writes_of(snapshot, owners)
         if writes is None or parent not in self._states:
@@ -252,10 +252,10 @@ class _Judge:
             self._check_seen(write, state)
             state = apply(state, self._in_full(write.step))
             if write in self._placed:
-                if not self._is_forgotten(write, self._first_event[snapshot_id]):
+                if not self._has_expired_id(write, self._first_event[snapshot_id]):
                     self._wrong("a write lands once", f"{write} is in {self._placed[write]} and in {snapshot_id}")
                     return False
-                self._forgotten[write] = self._placed[write]
+                self._earlier[write] = self._placed[write]
             self._placed[write] = snapshot_id
             self._order.append(write)
         self._states[snapshot_id] = state
@@ -268,25 +268,25 @@ class _Judge:
             return False
         columns = self._columns[snapshot_id]
         for write in writes:
-            if brought := {name for row in write.step.rows for name in row} - columns:
-                self._wrong("rows land in columns that are there", f"{write} brings {sorted(brought)}")
+            if missing := {name for row in write.step.rows for name in row} - columns:
+                self._wrong("rows land in existing columns", f"{write} has the columns {sorted(missing)}")
         there, expected = projected(rows, columns), projected(state, columns)
         if counted(there) != counted(expected):
             self._wrong("rows are those of the model", self._difference(snapshot_id, writes, expected, there))
             return False
         return True
 
-    def _is_forgotten(self, write: Write, event: int) -> bool:
-        """Others' catalogs know an id for as long as its snapshot is kept, ours do so of those that nobody chose."""
+    def _has_expired_id(self, write: Write, event: int) -> bool:
+        """An id is known while its snapshot is kept; only Frazil's own catalogs keep chosen ids longer."""
         is_recorded = self._world.case.catalog.is_ours and write.attempts[0].has_id
         return len(write.attempts) > 1 and not is_recorded and self._expired.get(self._placed[write], event) < event
 
-    def _is_past(self, write: Write) -> bool:
-        """Committed by an attempt without an answer, and expired before the last attempt began."""
-        return self._is_forgotten(write, write.attempts[-1].started)
+    def _landed_and_expired(self, write: Write) -> bool:
+        """Whether an attempt without an answer landed, and its snapshot expired before the last attempt began."""
+        return self._has_expired_id(write, write.attempts[-1].started)
 
     def _in_full(self, step: Step) -> Step:
-        """A cherry-pick brings the rows of every commit in the snapshot."""
+        """A cherry-pick adds the rows of every commit in the snapshot."""
         if step.verb != "cherry_pick":
             return step
         shared = [each for each in self._order if self._placed[each] == step.value]
@@ -297,7 +297,7 @@ class _Judge:
             return
         where, rows = write.seen
         if counted(rows) != _as_seen(selected(state, where), rows):
-            self._wrong("a transaction lands on what it has read", f"{write}: {write.seen} was {state} by then")
+            self._wrong("a transaction lands on what it read", f"{write}: {write.seen} was {state} when it landed")
 
     def _writes_of(self, snapshot: Json, owners: Mapping[int, tuple[str, ...]]) -> list[Write] | None:
         summary, snapshot_id = snapshot["summary"], snapshot["snapshot-id"]
@@ -311,7 +311,7 @@ class _Judge:
             # Manifests merged after a commit, by its writer and under an id of its own: no row may change.
             return []
         if unknown or not ids:
-            self._wrong("every snapshot is somebody's", f"{snapshot_id} is of {unknown or 'nobody'}")
+            self._wrong("every snapshot has a known commit", f"{snapshot_id} has {unknown or 'no commit id'}")
             return None
         return [by_id[each] for each in ids]
 
@@ -327,8 +327,8 @@ class _Judge:
     def _difference(self, snapshot_id: int, writes: Sequence[Write], state: State, rows: Sequence[steps.Row]) -> str:
         expected, there = counted(state), counted(rows)
         lines = [f"{snapshot_id} of {_names(writes)} differs"]
-        lines += [f"  expected, not there: {dict(row)} × {count}" for row, count in (expected - there).items()]
-        lines += [f"  there, not expected: {dict(row)} × {count}" for row, count in (there - expected).items()]
+        lines += [f"  missing: {dict(row)} × {count}" for row, count in (expected - there).items()]
+        lines += [f"  unexpected: {dict(row)} × {count}" for row, count in (there - expected).items()]
         lines += ["  writes before it, newest last:"]
         lines += [f"    {each} in {self._placed[each]}" for each in self._order[-_SHOWN - len(writes) :]]
         return "\n".join(lines)
@@ -344,45 +344,49 @@ class _Judge:
             snapshot_id = self._placed.get(write)
             if snapshot_id is not None:
                 self._found.commits += 1
-            if write.told in (Told.FAILED, Told.UNCHANGED) and snapshot_id is not None and not self._is_past(write):
-                self._wrong("a write that failed is not there", f"{write} is in {snapshot_id}")
+            if (
+                write.outcome in (CallOutcome.FAILED, CallOutcome.UNCHANGED)
+                and snapshot_id is not None
+                and not self._landed_and_expired(write)
+            ):
+                self._wrong("a failed write is not in the table", f"{write} is in {snapshot_id}")
             commit = write.commit
             if commit is None:
                 continue
             if snapshot_id is None:
-                self._wrong("an acknowledged write is there", f"{write} is in no snapshot")
+                self._wrong("an acknowledged write is in the table", f"{write} is in no snapshot")
                 continue
-            if commit.snapshot_id not in (snapshot_id, self._forgotten.get(write)):
-                self._wrong("a writer is told where its rows are", f"{write}: {commit.snapshot_id}, not {snapshot_id}")
+            if commit.snapshot_id not in (snapshot_id, self._earlier.get(write)):
+                self._wrong("the reported snapshot has the rows", f"{write}: {commit.snapshot_id}, not {snapshot_id}")
             branch = write.step.branch
             if branch not in histories:
                 histories[branch] = self._history(refs.get(branch, {}).get("snapshot-id"))
             if snapshot_id not in histories[branch]:
-                self._wrong("an acknowledged write is there", f"{write} is not in the history of {branch}")
+                self._wrong("an acknowledged write is in the table", f"{write} is not in the history of {branch}")
 
     def _check_counts(self) -> None:
-        """A row that somebody replaced by key meanwhile may still count as deleted, one that is gone may not: so the
-        number of deleted rows lies between those of the states since the base.
+        """A row that was replaced by key concurrently may still count as deleted, a deleted row may not. So the number
+        of deleted rows is between the minimum and the maximum of the states since the base.
         """
         parents = {key: each.get("parent-snapshot-id") for key, each in self._snapshots.items()}
         for write, snapshot_id in self._placed.items():
             step, commit = write.step, write.commit
             if commit is None or commit.already_committed:
                 continue
-            told = (commit.rows_inserted, commit.rows_updated, commit.rows_deleted)
-            if step.verb == "append" and told != (len(step.rows), 0, 0):
-                self._wrong("counts are those of the model", f"{write} was told {told}")
+            counts = (commit.rows_inserted, commit.rows_updated, commit.rows_deleted)
+            if step.verb == "append" and counts != (len(step.rows), 0, 0):
+                self._wrong("counts are those of the model", f"{write} reported {counts}")
             if step.verb not in ("delete", "overwrite", "update"):
                 continue
             # Only appends share a snapshot, so the state before it is that of its parent.
             since = self._since(parents[snapshot_id], write.bases, parents)
             matching = [len(selected(self._states[each], step.where)) for each in since]
             if step.verb == "update":
-                is_right = told == (0, matching[0], 0)
+                is_right = counts == (0, matching[0], 0)
             else:
-                is_right = told[:2] == (len(step.rows), 0) and min(matching) <= told[2] <= max(matching)
+                is_right = counts[:2] == (len(step.rows), 0) and min(matching) <= counts[2] <= max(matching)
             if not is_right:
-                self._wrong("counts are those of the model", f"{write} was told {told}, and matches {matching}")
+                self._wrong("counts are those of the model", f"{write} reported {counts} and matches {matching}")
 
     def _since(
         self, head: int | None, bases: Sequence[int | None], parents: Mapping[int, int | None]
@@ -396,9 +400,9 @@ class _Judge:
         return found
 
     def _check_deleted_rows(self) -> None:
-        """Rows that somebody deleted by a condition while they were on their way are not appended (rule P23).
+        """Rows that match the condition of a concurrent delete are not appended (rule P23).
 
-        Only where a condition is kept; it says too much about the rows to be part of the table's own files.
+        Only checked where a condition is kept: it may be personal, so it is not in the table's own files.
         """
         if not self._world.case.catalog.is_ours:
             return
@@ -412,35 +416,35 @@ class _Judge:
             if step.verb != "append" or write.is_foreign or step.branch != "main" or not write.bases:
                 continue
             base = max(self._reached[each] for each in write.bases)
-            # What was taken back with the snapshot that it was in has deleted nothing.
+            # A delete that was rolled back does not count.
             past = self._history(self._placed[write]) if self._undone else None
             for at, where in deletes:
                 if past is not None and self._placed[self._order[at]] not in past:
                     continue
                 if base <= at < number and any(holds(where, row) for row in step.rows):
-                    self._wrong("what was deleted does not come back", f"{write} after {self._order[at]}")
+                    self._wrong("deleted rows do not come back", f"{write} after {self._order[at]}")
 
-    def _check_who_gave_up(self) -> None:
-        """Nobody says that nothing was committed under its id who could have known better (rule P9)."""
+    def _check_given_up(self) -> None:
+        """No call reports that nothing was committed under its id if a search would have found the commit (rule P9)."""
         for write, snapshot_id in self._placed.items():
             if any(_gave_up_blindly(attempt, self._first_event[snapshot_id]) for attempt in write.attempts):
-                self._wrong("who gives up has looked", f"{write} had landed, in {snapshot_id}, by then")
+                self._wrong("a call that gives up has searched", f"{write} had landed, in {snapshot_id}, by then")
 
     def _check_order(self) -> None:
-        """Who had heard of its commit before another began stands before it."""
+        """A commit that was acknowledged before another one began precedes it."""
         earliest: tuple[int, Write] | None = None
         for write in reversed(self._order):
-            if write in self._forgotten:
+            if write in self._earlier:
                 continue
             if earliest is not None and earliest[0] < write.started:
-                self._wrong("order follows time", f"{write} stands before {earliest[1]}, which was over when it began")
+                self._wrong("order follows time", f"{write} precedes {earliest[1]}, which had ended before it began")
                 return
             done = write.acknowledged
             if done is not None and (earliest is None or done < earliest[0]):
                 earliest = done, write
 
     def _check_streams(self) -> None:
-        """Each batch lands once, in order, and who is told that it was written before can believe it (rule P11)."""
+        """Each batch lands once, in order, and a batch reported as already written is in the table (rule P11)."""
         placed: dict[tuple[str, int], Write] = {}
         last: dict[str, int] = {}
         for write in self._order:
@@ -452,13 +456,13 @@ class _Judge:
             last[name] = max(batch, last.get(name, -1))
             placed.setdefault((name, batch), write)
         for write in self._world.records.writes:
-            if write.step.verb == "stream" and write.told is Told.UNCHANGED:
+            if write.step.verb == "stream" and write.outcome is CallOutcome.UNCHANGED:
                 first = placed.get((write.step.name, write.step.value))
                 done = write.acknowledged
                 if first is None or done is None or self._first_event[self._placed[first]] > done:
-                    self._wrong("a batch that was written is there", str(write))
+                    self._wrong("an acknowledged batch is in the table", str(write))
 
-    def _check_ghosts(self) -> None:
+    def _check_dead_writers(self) -> None:
         """No leader commits for a writer whose queue entry has expired (rule P3)."""
         records = self._world.records
         if self._world.journal.faults[Fault.CLOCK_STEP.value]:
@@ -472,13 +476,13 @@ class _Judge:
             if last.process == move.by or last.process in records.late:
                 continue
             if (move.at - died) * 1000 > LIVES_MS:
-                self._wrong("nobody waits for a ghost", f"{write} landed {move.at - died:.0f} s after its writer died")
+                self._wrong("no wait for a dead writer", f"{write} landed {move.at - died:.0f} s after its writer died")
 
-    def _check_patience(self) -> None:
-        """Who has reserved the turn and does not come does not hold up the others (rule P3)."""
-        times = self._world.database.most_courtesy()
-        if times > _MOST_COURTESY:
-            self._wrong("nobody waits for a ghost", f"the turn was left {times} times to one who did not come")
+    def _check_reservations(self) -> None:
+        """A reservation of the commit lock by a dead writer does not stop other writers (rule P3)."""
+        times = self._world.database.most_yields()
+        if times > _MOST_YIELDS:
+            self._wrong("no wait for a dead writer", f"the commit lock was left {times} times to an absent writer")
 
     # Reads
 
@@ -488,10 +492,16 @@ class _Judge:
             if counted(read.rows) != _as_seen(self._states.get(read.snapshot_id, ()), read.rows):
                 self._wrong("readers see a snapshot as it is", f"{read.name} at {read.snapshot_id}")
             if read.snapshot_id not in self._heads_between(read.started, read.pinned):
-                self._wrong("readers see what is new", f"{read.name} was pinned at {read.snapshot_id}, an old snapshot")
+                self._wrong(
+                    "readers see a fresh snapshot", f"{read.name} was pinned at {read.snapshot_id}, an old snapshot"
+                )
         for write in self._world.records.writes:
             for attempt in write.attempts:
-                if attempt.told is Told.UNCHANGED and write.step.verb in _LOOKING and write.step.branch == "main":
+                if (
+                    attempt.outcome is CallOutcome.UNCHANGED
+                    and write.step.verb in _MAY_CHANGE_NOTHING
+                    and write.step.branch == "main"
+                ):
                     self._check_nothing_to_do(write, attempt)
 
     def _check_nothing_to_do(self, write: Write, attempt: Attempt) -> None:
@@ -501,16 +511,16 @@ class _Judge:
             if counted(apply(state, write.step)) == counted(state):
                 return
         if not any(each.commit is not None and each.commit.already_committed for each in write.attempts):
-            self._wrong("who finds nothing to do has looked", f"{write} had something to do all the time")
+            self._wrong("an unchanged result is correct", f"{write} always had rows to change")
 
     def _heads_between(self, start: int, end: int) -> list[int | None]:
         first = bisect.bisect_right(self._heads, start, key=lambda each: each[0]) - 1
         last = bisect.bisect_right(self._heads, end, key=lambda each: each[0])
         return [head for _, head in self._heads[max(0, first) : last]]
 
-    # Beside the rows
+    # Metadata
 
-    def _check_beside_the_rows(self) -> None:
+    def _check_metadata(self) -> None:
         final = self._versions[-1]
         names = {each["name"] for schema in final["schemas"] for each in schema["fields"]}
         settings = self._settings()
@@ -527,29 +537,29 @@ class _Judge:
             }.get(step.verb)
             if there is None:
                 continue
-            if write.told is Told.COMMITTED:
+            if write.outcome is CallOutcome.COMMITTED:
                 self._found.commits += 1
-                # Of several in one group that set the same property, the last one is seen.
+                # Of several commits in a group that set the same property, the last one wins.
                 done = write.commit
                 is_alone = done is not None and done.group_size == 1 and not done.already_committed
                 if not there() and (is_alone or step.verb != "set_properties"):
-                    self._wrong("an acknowledged write is there", str(write))
-            elif write.told is Told.FAILED and step.verb in ("set_properties", "create_branch") and there():
-                self._wrong("a write that failed is not there", str(write))
-            # Over REST a request that sets a property names no value that it replaces: late, it sets it once more.
+                    self._wrong("an acknowledged write is in the table", str(write))
+            elif write.outcome is CallOutcome.FAILED and step.verb in ("set_properties", "create_branch") and there():
+                self._wrong("a failed write is not in the table", str(write))
+            # Over REST a request that sets a property has no expected value: if it arrives late, it sets it again.
             is_fenced = self._world.case.catalog is not CatalogKind.REST
             if step.verb == "set_properties" and is_fenced and settings[step.name, step.value] > 1:
-                self._wrong("a write lands once", f"{write} was set again after others had set something else")
+                self._wrong("a write lands once", f"{write} was set again after other writers had set another value")
 
     def _was_head(self, write: Write) -> bool:
-        """Main was at the snapshot that it was to go back to, between the call and its answer."""
+        """Whether main was at the rollback's target between the call and its answer."""
         done = write.acknowledged
         assert done is not None
         taken_back = (fork for event, fork in self._undone if write.started < event <= done)
         return write.step.value in (*self._heads_between(write.started, done), *taken_back)
 
     def _settings(self) -> Counter[tuple[str, str]]:
-        """(property, value) → how often it came to have that value."""
+        """(property, value) → how often the property changed to that value."""
         found: Counter[tuple[str, str]] = Counter()
         before: Json = {}
         for version in self._versions:
@@ -557,7 +567,7 @@ class _Judge:
             before = version["properties"]
         return found
 
-    def _check_with_the_reader_under_test(self) -> None:
+    def _check_with_frazils_reader(self) -> None:
         scan = Table(CommitNow(self._world.lake, TABLE)).scan(limit=1 << 40)
         rows: State = tuple(scan.to_arrow().to_pylist())
         if counted(rows) != _as_seen(self._states[scan.snapshot_id], rows):
@@ -565,12 +575,12 @@ class _Judge:
 
 
 def _as_seen(state: State, rows: State) -> Counter[steps.Frozen]:
-    """What a reader whose rows have these columns is to see of a state."""
+    """The state as a reader returns it whose rows have these columns."""
     return counted(projected(state, rows[0].keys()) if rows else state)
 
 
 def _gave_up_blindly(attempt: Attempt, landed: int) -> bool:
-    gave_up = attempt.told is Told.FAILED and attempt.error == RetriesExhausted.__name__ and attempt.has_id
+    gave_up = attempt.outcome is CallOutcome.FAILED and attempt.error == RetriesExhausted.__name__ and attempt.has_id
     return gave_up and attempt.undisturbed_since is not None and landed < attempt.undisturbed_since
 
 

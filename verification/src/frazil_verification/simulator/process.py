@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 BEGINNING_MS = 1_700_000_000_000
 """When every run begins."""
 _LONG_S = (0.05, 0.3, 1.2, 3.0, 25.0, 70.0)
-"""Stalls: from shorter than a standstill to longer than a ticket lives."""
+"""Stalls: from shorter than the wait for progress to longer than the lifetime of a queue entry."""
 
 
 @dataclass(slots=True, eq=False)
 class Process:
-    """``skew_ms``: how far its clock is off."""
+    """``skew_ms``: the error of its clock."""
 
     name: str
     world: World
@@ -32,16 +32,16 @@ class Process:
     is_faultless: bool = False
     """For callers outside the simulated world."""
     cut_off_until: float = 0.0
-    """Without network until then."""
+    """It has no network until then."""
     task: Task | None = None
     troubles: int = 0
-    """Faults that it has met."""
+    """The number of faults that have affected it."""
     phase: tuple[int, int] = (0, 0)
-    """The event at which it came to a phase of a commit last, and its troubles by then."""
-    turns: set[str] = field(default_factory=set)
-    """Those that it holds."""
+    """The event of its last commit phase, and ``troubles`` at that time."""
+    locks: set[str] = field(default_factory=set)
+    """The commit locks that it holds."""
     double: Callable[[], bool] = lambda: False
-    """Let another process do its work once more; False: it does nothing that may be done twice."""
+    """Starts another process that repeats its current write; False: there is no write to repeat."""
 
     def runtime(self) -> Runtime:
         schedule = self.world.schedule
@@ -61,7 +61,7 @@ class Process:
         self.check_alive()
 
     def take(self, seconds: float, point: Point = Point.MOMENT) -> None:
-        """Something takes about so long; other processes run concurrently, and this one may die before its end."""
+        """Spend about so much time; other processes run concurrently, and this one may die."""
         self.check_alive()
         if self.is_faultless:
             return
@@ -78,7 +78,7 @@ class Process:
             world.schedule.pause(world.frozen_until - world.schedule.now)
 
     def strikes(self, point: Point) -> Fault | None:
-        """What goes wrong here, if anything."""
+        """The fault that strikes here, if any."""
         return None if self.is_faultless else self.world.weather.strikes(point, self.chance.random())
 
     def struck(self, fault: Fault, detail: str = "") -> None:
@@ -118,14 +118,14 @@ class Process:
             Fault.DATABASE_RESTART: self.world.database.restart,
             Fault.CLOCK_STEP: self.world.database.step_clock,
         }
-        held = ", with the turn" if self.turns else ""
+        held = ", with the turn" if self.locks else ""
         self.struck(fault, f"at {where}{held}")
-        if fault is Fault.STALL and self.turns:
+        if fault is Fault.STALL and self.locks:
             self.world.journal.faults["combiner stall"] += 1
         suffering[fault]()
 
     def die(self) -> None:
-        """Killed by its own hand: the rest of its stack unwinds without any effect."""
+        """Kill this process from inside: its stack unwinds without further effects."""
         self.bury()
         raise Killed
 
@@ -137,10 +137,10 @@ class Process:
         if fault is Fault.FREEZE:
             self.struck(fault)
             self.world.freeze(self.chance.choice(_LONG_S))
-        if self.turns and fault is Fault.GHOST_TURN:
-            # A lock that outlives its owner: a network that did not tell the server.
-            self.struck(Fault.GHOST_TURN)
-            turns = sorted(self.turns)
-            self.world.schedule.call(lambda: self.world.database.free(self, turns), 200.0)
+        if self.locks and fault is Fault.ORPHANED_LOCK:
+            # The lock outlives its owner: the server does not notice the broken connection.
+            self.struck(Fault.ORPHANED_LOCK)
+            locks = sorted(self.locks)
+            self.world.schedule.call(lambda: self.world.database.release(self, locks), 200.0)
         else:
-            self.world.database.free(self, sorted(self.turns))
+            self.world.database.release(self, sorted(self.locks))

@@ -1,6 +1,6 @@
-"""Reads snapshots by the letter of Iceberg's specification, with nothing of the reader under test but the manifests.
+"""Reads snapshots by Iceberg's specification, sharing only the manifest reader with the code under test.
 
-Also says which files a snapshot names, so that each of them can be looked for.
+Also lists the files of a snapshot, so that each can be checked.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from frazil_verification.simulator.files import Files
 from frazil_verification.simulator.steps import Row
 
 _Key = tuple[object, tuple[Any, ...]]
-"""Where an equality delete reaches (None: everywhere), and the key that it takes out."""
+"""The scope of an equality delete (None: every partition), and the key that it deletes."""
 
 
 class Unreadable(Exception):
@@ -28,14 +28,14 @@ class Unreadable(Exception):
 
 @dataclass(slots=True)
 class _Deletes:
-    """What delete files say: position or key → the newest sequence number that says so."""
+    """The content of delete files: position or key → the newest sequence number that deletes it."""
 
     positions: dict[str, dict[int, int]] = field(default_factory=dict)
     keys: dict[tuple[str, ...], dict[_Key, int]] = field(default_factory=dict)
 
 
 class SnapshotReader:
-    """Files never change, so what was read of one is kept."""
+    """Files never change, so their content is cached."""
 
     def __init__(self, files: Files, storage: Storage, columns: Mapping[int, str]) -> None:
         self._files = files
@@ -51,7 +51,7 @@ class SnapshotReader:
         return [row for entry in data for row in self._live(entry, found)]
 
     def paths(self, manifest_list: str) -> Iterator[str]:
-        """Every file that it takes to read a snapshot."""
+        """Every file that is needed to read a snapshot."""
         yield manifest_list
         for manifest in self._manifests(manifest_list):
             yield manifest.manifest_path
@@ -64,7 +64,7 @@ class SnapshotReader:
         for manifest in self._manifests(manifest_list):
             for entry in self._read(manifest):
                 if entry.file.file_path in seen:
-                    raise Unreadable(f"the file {entry.file.file_path} is in it twice")
+                    raise Unreadable(f"it lists the file {entry.file.file_path} twice")
                 seen.add(entry.file.file_path)
                 (data if manifest.content == DATA_MANIFEST else deletes).append(entry)
         return data, deletes
@@ -85,9 +85,9 @@ class SnapshotReader:
         if file is None:
             gone = self._files.removed.get(path)
             by = "it was never written" if gone is None else f"{gone.by} removed it at event {gone.event}"
-            raise Unreadable(f"the file {path} is not there: {by}")
+            raise Unreadable(f"the file {path} is missing: {by}")
         if not file.is_whole:
-            raise Unreadable(f"the file {path} is cut short; {file.owner} wrote it")
+            raise Unreadable(f"the file {path} is truncated; {file.owner} wrote it")
 
     def _file(self, file: DataFile) -> list[Row]:
         path = file.file_path

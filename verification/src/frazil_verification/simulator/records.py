@@ -1,4 +1,4 @@
-"""What the clients of a run did and were told: the material that the oracle judges."""
+"""The calls of a run's clients and their outcomes, which the oracle checks."""
 
 from __future__ import annotations
 
@@ -9,39 +9,39 @@ from frazil.model import Commit
 from frazil_verification.simulator.steps import Condition, State, Step
 
 
-class Told(enum.StrEnum):
-    """What a caller knows about its call."""
+class CallOutcome(enum.StrEnum):
+    """The outcome of a call, as its caller knows it."""
 
     COMMITTED = "committed"
     UNCHANGED = "unchanged"
     """There was nothing to do."""
     FAILED = "failed"
-    """For certain: an error that promises that nothing was committed."""
+    """An error that guarantees that nothing was committed."""
     UNKNOWN = "unknown"
-    """The caller was told so, or did not live to be told anything."""
+    """CommitUnknown, or the caller died during the call."""
 
 
 @dataclass(slots=True, eq=False)
 class Attempt:
-    """One call; a write that is sent again under its commit id has several."""
+    """One call; a write that is repeated under its commit id has several."""
 
     process: str
     started: int
-    """The number of the newest event when it was made."""
+    """The number of the newest event when it began."""
     finished: int | None = None
     """None: its process died."""
-    told: Told = Told.UNKNOWN
+    outcome: CallOutcome = CallOutcome.UNKNOWN
     error: str = ""
     commit: Commit | None = None
     has_id: bool = False
-    """It was made under an id that its caller chose, or was told."""
+    """It was made under an id that its caller chose, or got from an earlier attempt."""
     undisturbed_since: int | None = None
-    """Its last phase, after which it met no fault; None: it did."""
+    """The event of its last phase, if no fault struck afterwards."""
 
 
 @dataclass(slots=True, eq=False)
 class Write:
-    """One write that a client wants done once."""
+    """One write that a client wants committed once."""
 
     name: str
     step: Step
@@ -50,24 +50,24 @@ class Write:
     """Empty until it is known."""
     attempts: list[Attempt] = field(default_factory=list)
     seen: tuple[Condition, State] | None = None
-    """What its transaction had read, on which it depends."""
+    """The rows that its transaction read."""
     bases: list[int | None] = field(default_factory=list)
-    """The snapshots that its attempts were made on."""
+    """The base snapshots of its attempts."""
     is_doubled: bool = False
-    """Two processes were at it at once."""
+    """Two processes made it at the same time."""
 
     @property
-    def told(self) -> Told:
-        """Over all attempts: one that was acknowledged decides, one in doubt leaves the whole in doubt."""
-        told = [each.told for each in self.attempts]
-        for decisive in (Told.COMMITTED, Told.UNCHANGED, Told.UNKNOWN):
-            if decisive in told:
+    def outcome(self) -> CallOutcome:
+        """Over all attempts: an acknowledged one decides; otherwise an unknown one makes the write unknown."""
+        outcomes = [each.outcome for each in self.attempts]
+        for decisive in (CallOutcome.COMMITTED, CallOutcome.UNCHANGED, CallOutcome.UNKNOWN):
+            if decisive in outcomes:
                 return decisive
-        return Told.FAILED
+        return CallOutcome.FAILED
 
     @property
     def commit(self) -> Commit | None:
-        return next((each.commit for each in self.attempts if each.told is Told.COMMITTED), None)
+        return next((each.commit for each in self.attempts if each.outcome is CallOutcome.COMMITTED), None)
 
     @property
     def started(self) -> int:
@@ -75,25 +75,27 @@ class Write:
 
     @property
     def acknowledged(self) -> int | None:
-        """The event by which its caller knew that it is done; None: it never did."""
-        ends = [each.finished for each in self.attempts if each.told in (Told.COMMITTED, Told.UNCHANGED)]
+        """The event with which its caller got a success; None: it got none."""
+        ends = [
+            each.finished for each in self.attempts if each.outcome in (CallOutcome.COMMITTED, CallOutcome.UNCHANGED)
+        ]
         return min((each for each in ends if each is not None), default=None)
 
     def __str__(self) -> str:
         last = self.attempts[-1] if self.attempts else None
         error = f" ({last.error})" if last is not None and last.error else ""
-        return f"{self.name} {self.step}: {self.told.value}{error}"
+        return f"{self.name} {self.step}: {self.outcome.value}{error}"
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Rows that a reader saw."""
+    """Rows that a reader returned."""
 
     name: str
     snapshot_id: int | None
     rows: State
     started: int
-    """Before it was pinned."""
+    """The event before it was pinned."""
     pinned: int
 
 
@@ -103,8 +105,8 @@ class Records:
     writes: list[Write] = field(default_factory=list)
     reads: list[Read] = field(default_factory=list)
     deaths: dict[str, float] = field(default_factory=dict)
-    """Process → when it died."""
+    """Process → the time of its death."""
     late: set[str] = field(default_factory=set)
     """Processes with a transaction that arrived late, or twice."""
     problems: list[str] = field(default_factory=list)
-    """What was found to be wrong during the run."""
+    """Violations that were found during the run."""

@@ -1,4 +1,4 @@
-"""One seed: run it, judge it, say what came of it."""
+"""One seed: run it, check it, and report the result."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LINES_SHOWN = 60
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a run came to. Equal cases have equal digests, in every process and on every day."""
+    """The result of a run. Equal cases have equal digests, in every process and at any time."""
 
     case: Case
     digest: str
@@ -26,15 +26,15 @@ class Result:
     switches: int
     virtual_s: float
     faults: Counter[str]
-    told: Counter[str]
-    """What callers heard, by verb and outcome."""
+    outcomes: Counter[str]
+    """How often each verb had each outcome."""
     violations: tuple[Violation, ...] = ()
     last_events: tuple[str, ...] = field(default=(), repr=False)
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Lost races and conflicts are the daily bread of a run; what they mean is in its result."""
+    """Lost races and conflicts are normal in a run; its result has what matters."""
     loggers = [logging.getLogger(name) for name in ("frazil", "frazil.commit")]
     before = [each.disabled for each in loggers]
     for each in loggers:
@@ -66,7 +66,7 @@ def simulate(case: Case) -> Result:
         switches=world.schedule.switches,
         virtual_s=world.schedule.now,
         faults=world.journal.faults,
-        told=Counter(f"{each.step.verb} {each.told.value}" for each in world.records.writes),
+        outcomes=Counter(f"{each.step.verb} {each.outcome.value}" for each in world.records.writes),
         violations=tuple(found.violations),
         last_events=tuple(world.journal.lines)[-LINES_SHOWN:] if found.violations else (),
     )

@@ -1,6 +1,6 @@
-"""Virtual time: tasks that take turns on one thread, each woken at its moment, in an order that the seed decides alone.
+"""Virtual time: tasks run alternately on one thread, each woken at its time, in an order that only the seed decides.
 
-A task is a greenlet, so the code under test is called as it is, however deep below it has to wait.
+A task is a greenlet, so the code under test is called unchanged, however deep in its stack it waits.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from dataclasses import dataclass, field
 from greenlet import getcurrent, greenlet
 
 MOST_SWITCHES = 400_000
-"""A run with more of them than this is taken for one that never ends."""
+"""A run with more switches than this is considered endless."""
 
 
 class Killed(BaseException):
-    """The process is gone. Thrown through its stack, where nothing that it still tries has an effect."""
+    """The process was killed. Raised through its stack, where further calls have no effect."""
 
 
 class Endless(Exception):
-    """The tasks keep each other busy for ever."""
+    """The run does not end."""
 
 
 @dataclass(slots=True, eq=False)
 class Task:
-    """One line of work. ``alarm`` is the number of the alarm that wakes it; earlier ones are out of date."""
+    """One thread of execution. ``alarm``: the number of the alarm that wakes it; earlier alarms are ignored."""
 
     name: str
     run: greenlet
@@ -50,12 +50,12 @@ class Schedule:
         return task
 
     def call(self, work: Callable[[], None], after: float) -> None:
-        """Do something that belongs to no task, such as the arrival of a message."""
+        """Run something outside all tasks, such as the arrival of a message."""
         self._set += 1
         heapq.heappush(self._alarms, (self.now + after, self._set, None, work))
 
     def pause(self, seconds: float) -> None:
-        """Let other tasks run until so much time has passed; the current task sleeps."""
+        """Let the current task sleep while other tasks run."""
         task = self._current
         if task is None:
             # A caller outside the simulated world takes no time.
@@ -68,7 +68,7 @@ class Schedule:
             self._alarm(self.now, task)
 
     def kill(self, task: Task) -> None:
-        """End a task where it waits. Not for the task itself. One that has not begun is left alone."""
+        """End another task where it waits. A task that has not begun is not ended."""
         if not task.is_over and task.run:
             task.is_over = True
             task.run.throw(Killed)
@@ -100,7 +100,7 @@ class Schedule:
                 task.is_over = True
 
     def end(self) -> None:
-        """End the tasks that still wait."""
+        """End all waiting tasks."""
         waiting = [task for _, _, task, _ in self._alarms if task is not None]
         self._alarms.clear()
         for task in waiting:

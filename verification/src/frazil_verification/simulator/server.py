@@ -1,5 +1,5 @@
-"""Third-party catalogs. Frazil is one client of many: it sends requirements and updates, they move the pointer, and
-what they answer is less than certain (rule P30).
+"""Third-party catalogs. Frazil sends requirements and updates, the server moves the pointer, and its answers are not
+always definite (rule P30).
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _NO_FILES = cast("Any", SimpleNamespace(properties={}))
 
 
 class SimulatedRest:
-    """A server that checks requirements and moves the pointer in one go. Of a PyIceberg ``Catalog`` it is what
-    ``ForeignCatalog`` asks for.
+    """A server that checks requirements and moves the pointer atomically. It has the part of a PyIceberg ``Catalog``
+    that ``ForeignCatalog`` uses.
     """
 
     name = "sim"
@@ -49,13 +49,13 @@ class SimulatedRest:
         return Table(identifier, self._theirs(location), location, _NO_FILES, cast("Any", self))
 
     def commit_table(self, table: Table, requirements: Requirements, updates: Updates) -> CommitTableResponse:
-        """Raises what PyIceberg's clients raise."""
+        """Raises the exceptions of PyIceberg's clients."""
         return CommitTableResponse.model_construct(
             metadata_location=self._moved(table.name()[-1], requirements, updates)
         )
 
     def close(self) -> None:
-        """The server belongs to the world."""
+        """The server is closed by its owner."""
 
     def _moved(self, name: str, requirements: Requirements, updates: Updates) -> str:
         def work(db: Db) -> str:
@@ -99,8 +99,8 @@ class SimulatedRest:
 
 
 class SimulatedGlue(SimulatedRest):
-    """A pointer with a version that has to be named, and a client that sends again what it has heard nothing of: the
-    answer is then the second one's, and tells nothing about the first.
+    """A pointer with an expected version, and a client that repeats unanswered requests: the answer is then that of the
+    second request, and proves nothing about the first.
     """
 
     def _moved(self, name: str, requirements: Requirements, updates: Updates) -> str:
@@ -128,14 +128,14 @@ class SimulatedGlue(SimulatedRest):
 
 
 def _check(change: Mapping[str, Any], before: TableMetadata, brought: Container[int]) -> None:
-    """What PyIceberg and Iceberg Java ask of an update beside its requirements. Raises ValueError."""
+    """The checks of PyIceberg and Iceberg Java on an update besides its requirements. Raises ValueError."""
     if change["action"] == "add-snapshot" and change["snapshot"]["sequence-number"] <= before.last_sequence_number:
         raise ValueError(f"Cannot add a snapshot that is not newer than {before.last_sequence_number}")
     snapshot_id = change.get("snapshot-id") if change["action"] == "set-snapshot-ref" else None
     if snapshot_id is not None and snapshot_id not in brought and not before.has_snapshot(snapshot_id):
         raise ValueError(f"Cannot set {change['ref-name']} to the unknown snapshot {snapshot_id}")
     if change["action"] == "add-spec" and change["spec"]["spec-id"] in before.specs():
-        raise ValueError(f"There is a partition spec {change['spec']['spec-id']} already")
+        raise ValueError(f"The partition spec {change['spec']['spec-id']} already exists")
 
 
 @lru_cache(maxsize=256)

@@ -1,4 +1,4 @@
-"""How an actor works: a table of its own process, with every call and its answer written down."""
+"""An actor's session: the tables of its own process, with every call and its outcome recorded."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from frazil.table.table import Table
 from frazil_verification.simulator import steps
 from frazil_verification.simulator.lake import TABLE, TABLE_NAME, SimulatedLake
 from frazil_verification.simulator.process import Process
-from frazil_verification.simulator.records import Attempt, Read, Told, Write
+from frazil_verification.simulator.records import Attempt, CallOutcome, Read, Write
 from frazil_verification.simulator.steps import Row, State, Step
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ _RETRIES = (None, None, None, Retry(tries=4, base_ms=20), Retry(total_s=1.0), Re
 
 @dataclass(frozen=True, slots=True)
 class _Observed:
-    """Commits at once, and notes under which id and on which snapshots: the outcome of a write is found by them."""
+    """Commits at once, and records the commit id and the base snapshots, by which the oracle finds the write."""
 
     inner: CommitNow
     process: Process
@@ -80,7 +80,7 @@ class _Observed:
 
 @dataclass(slots=True)
 class Session:
-    """One actor's doings in one process. ``draw`` is the chance of what it does, not of what happens to it."""
+    """The work of one actor in one process. ``draw``: the randomness of its actions, not of faults."""
 
     name: str
     world: World
@@ -89,12 +89,12 @@ class Session:
     draw: RandomStream
     is_foreign: bool = False
     pending: Write | None = None
-    """A write whose process died before it heard an answer."""
+    """A write that is repeated under its id if the process dies."""
     calls: int = 0
     number: int = 0
-    """Of the step that it is at."""
+    """The number of the current step."""
 
-    # What to do
+    # Draws
 
     def row(self, **fixed: Any) -> Row:
         drawn: dict[str, Any] = {
@@ -106,7 +106,7 @@ class Session:
         return {**drawn, **fixed}
 
     def rows(self, most: int = 5, **fixed: Any) -> tuple[Row, ...]:
-        """Neighbours, as a rule: rows of one partition are one file, and files are what takes time."""
+        """Mostly rows of one partition, which make one file: files take most of the time."""
         first = self.row(**fixed)
         if self.draw.random() < 0.9:
             group = first["id"] // 4 * 4
@@ -137,10 +137,10 @@ class Session:
     def pause(self, seconds: float) -> None:
         self.process.take(seconds)
 
-    # Doing it
+    # Calls
 
     def write(self, step: Step) -> Write:
-        """Make a call, and again under its commit id where its fate is not known."""
+        """Make a call, and repeat it under its commit id if its outcome is unknown."""
         write = self._begun(step)
         options = self._options(write)
         self.pending = write if "commit_id" in options else None
@@ -153,7 +153,7 @@ class Session:
         return write
 
     def _begun(self, step: Step, *, is_named: bool = False) -> Write:
-        """A write that is written down from its first moment on; ``is_named``: under an id that its caller chose."""
+        """A write, recorded before its first call; ``is_named``: under an id that its caller chose."""
         self.calls += 1
         name = f"{self.name}.{self.calls}"
         write = Write(name, step, self.is_foreign, f"id-{name}" if is_named else "")
@@ -161,11 +161,11 @@ class Session:
         return write
 
     def _is_worth_repeating(self, write: Write, attempt: Attempt) -> bool:
-        """Other engines keep no commit ids: what they send again may land twice."""
-        return not self.is_foreign and attempt.told is Told.UNKNOWN and len(write.attempts) < 4
+        """Other engines have no commit ids: their repeated writes may land twice."""
+        return not self.is_foreign and attempt.outcome is CallOutcome.UNKNOWN and len(write.attempts) < 4
 
     def resume(self, write: Write) -> None:
-        """After a crash: send again what was under way, under the same id."""
+        """After a crash: repeat the interrupted write under the same id."""
         self.pending = write
         self._attempt(write, {**self._place(write), "commit_id": write.commit_id})
         self.pending = None
@@ -191,7 +191,7 @@ class Session:
         return options
 
     def transact(self, where: steps.Condition, then: Callable[[State], Step]) -> Write:
-        """Read some rows, and do what follows from them, both at once."""
+        """Read some rows and write depending on them, in one transaction."""
         write = self._begun(Step("transaction"), is_named=True)
 
         def work() -> Commit:
@@ -210,7 +210,7 @@ class Session:
         return write
 
     def stream(self, name: str) -> None:
-        """Write the next batch of a stream; its rows are the same for every sender and every repetition."""
+        """Write the next batch of a stream; its rows are the same for every driver and every repetition."""
         batch = self.world.streams.get(name, 0)
         drawn = seeded(f"{self.world.case.seed}/stream/{name}/{batch}")
         rows = tuple(
@@ -220,14 +220,14 @@ class Session:
         write = self._begun(Step("stream", rows=rows, name=name, value=batch), is_named=True)
         options: WriteOptions = {"engine": "arrow", "commit_id": write.commit_id}
         attempt = self._follow(write, lambda: steps.stream(Table(CommitNow(self.lake, TABLE)), write.step, options))
-        if attempt.told in (Told.COMMITTED, Told.UNCHANGED):
+        if attempt.outcome in (CallOutcome.COMMITTED, CallOutcome.UNCHANGED):
             # Another driver may have written later batches concurrently.
             self.world.streams[name] = max(self.world.streams.get(name, 0), batch + 1)
         self._catch_breath(write)
 
     def _catch_breath(self, write: Write) -> None:
-        if write.told is Told.FAILED:
-            # While nothing works, the steps are not used up.
+        if write.outcome is CallOutcome.FAILED:
+            # A period in which nothing works must not use up the steps.
             self.pause(0.3)
 
     def _attempt(self, write: Write, options: WriteOptions) -> Attempt:
@@ -237,7 +237,7 @@ class Session:
         return Table(_Observed(CommitNow(self.lake, TABLE), self.process, write))
 
     def _follow(self, write: Write, work: Callable[[], Commit | None]) -> Attempt:
-        """Make the call, and write down what its caller hears."""
+        """Make the call, and record its outcome."""
         has_id = bool(write.commit_id)
         started = self.process.note(f"calls {write.name} {write.step}")
         attempt = Attempt(self.process.name, started, has_id=has_id)
@@ -247,14 +247,14 @@ class Session:
         except CommitUnknown as error:
             attempt.error = f"{type(error).__name__}: {error.evidence}"
         except FrazilError as error:
-            attempt.told, attempt.error = Told.FAILED, type(error).__name__
+            attempt.outcome, attempt.error = CallOutcome.FAILED, type(error).__name__
         else:
             attempt.commit = done
-            attempt.told = Told.COMMITTED if done is not None and done.changed else Told.UNCHANGED
+            attempt.outcome = CallOutcome.COMMITTED if done is not None and done.changed else CallOutcome.UNCHANGED
         last_phase, troubles = self.process.phase
         attempt.undisturbed_since = last_phase if troubles == self.process.troubles else None
         again = ", found already" if attempt.commit is not None and attempt.commit.already_committed else ""
-        attempt.finished = self.process.note(f"hears of {write.name}: {attempt.told.value} {attempt.error}{again}")
+        attempt.finished = self.process.note(f"hears of {write.name}: {attempt.outcome.value} {attempt.error}{again}")
         return attempt
 
     def read(self, times: int = 2) -> None:
@@ -263,7 +263,7 @@ class Session:
         name = f"{self.name}.{self.calls}"
         started = self.process.note(f"reads as {name}")
         try:
-            # A limit, for such a scan reads no files ahead in other threads.
+            # With a limit, a scan does not read files ahead in other threads.
             scan = Table(CommitNow(self.lake, TABLE)).scan(limit=1 << 40)
         except FrazilError as error:
             self.process.note(f"cannot read: {type(error).__name__}")
@@ -281,5 +281,5 @@ class Session:
 
 
 def _is_lasting(error: FrazilError) -> bool:
-    """Not one of the faults that the simulated disk shows for a moment."""
+    """Whether it is not a transient fault of the simulated disk."""
     return "The simulated" not in f"{error} {error.__cause__}"

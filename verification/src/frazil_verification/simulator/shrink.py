@@ -1,4 +1,4 @@
-"""From a failing case to a small one that fails in the same way: fewer faults, fewer steps."""
+"""Shrinks a failing case to a small one that fails in the same way: fewer faults, fewer steps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ OnProgress = Callable[[int, int, str], None]
 
 
 def shrink(failed: Result, most_runs: int = 300, on_progress: OnProgress | None = None) -> Result:
-    """The smallest case found within so many runs that breaks the same rule."""
+    """The smallest case that breaks the same rule, found within ``most_runs`` runs."""
     return _Shrinking(failed, most_runs, on_progress).smallest()
 
 
@@ -33,7 +33,7 @@ class _Shrinking:
         return self._best
 
     def _shorter(self) -> None:
-        """What comes after the violation has no part in it: the shortest beginning that fails, by halving."""
+        """Steps after the violation are not needed: find the shortest failing prefix by bisection."""
         low, high = 0, len(self._steps)
         while high - low > 1:
             middle = (low + high) // 2
@@ -47,7 +47,7 @@ class _Shrinking:
             self._try(replace(self._best.case, faults=self._best.case.faults - {fault}))
 
     def _fewer_steps(self) -> None:
-        """Delta debugging: leave out halves, then quarters, and so on down to single steps."""
+        """Delta debugging: leave out halves, then quarters, down to single steps."""
         size = max(1, len(self._steps) // 2)
         while True:
             start = 0
@@ -60,7 +60,7 @@ class _Shrinking:
             size //= 2
 
     def _try_salted(self, case: Case) -> bool:
-        """Where a step is left out all the others happen at other moments, so the same moments may need some luck."""
+        """Leaving out a step changes the timing of all others, so several salts are tried."""
         return any(self._try(replace(case, salt=salt)) for salt in (case.salt, case.salt + 1, case.salt + 2))
 
     @property

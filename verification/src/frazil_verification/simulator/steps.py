@@ -1,6 +1,6 @@
-"""The sequential model: one call of a verb as data, what it does to rows, and the call itself.
+"""The sequential model: one call of a verb as data, its effect on rows, and the call itself.
 
-The model knows nothing of files, snapshots or conflicts: were each call alone in the world, these would be the rows.
+The model has no files, snapshots or conflicts: it gives the rows after the same calls in sequence.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from frazil.table.options import WriteOptions
 from frazil.table.table import Table
 
 Row = Mapping[str, Any]
-"""A column that is null is left out, so that rows from before and after a new column compare."""
+"""Null columns are left out, so that rows from before and after a new column compare."""
 State = tuple[Row, ...]
 Condition = tuple[tuple[str, str, Any], ...]
 """All of (column, operator, value); none: every row."""
@@ -37,7 +37,7 @@ _COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
 ROW_VERBS = frozenset({"append", "overwrite", "delete", "update", "upsert", "compact", "cherry_pick", "stream"})
 """Verbs that make a snapshot; the other verbs change schema, properties or refs."""
 OLD_MS = 500
-"""Snapshots may go when they are older than this."""
+"""Snapshots may expire when they are older than this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def selected(state: Iterable[Row], condition: Condition) -> State:
 
 
 def apply(state: State, step: Step) -> State:
-    """What a step does to rows."""
+    """The rows after a step."""
     match step.verb:
         case "append" | "cherry_pick" | "stream":
             return (*state, *step.rows)
@@ -114,7 +114,7 @@ def counted(rows: Iterable[Row]) -> Counter[Frozen]:
 
 
 def projected(rows: Iterable[Row], columns: Collection[str]) -> State:
-    """Rows with these columns only: the others are no longer readable."""
+    """The rows with these columns only: other columns are no longer readable."""
     return tuple({name: value for name, value in row.items() if name in columns} for row in rows)
 
 
@@ -132,7 +132,7 @@ def _literal(value: Any) -> str:
 
 
 def arrow(rows: Iterable[Row]) -> pa.Table:
-    """Rows as writers bring them. Columns that were added later are numbers."""
+    """The rows as an Arrow table. Columns that were added later are numbers."""
     given = list(rows)
     extra = sorted({name for row in given for name in row} - _ARROW.keys())
     types = {**_ARROW, **dict.fromkeys(extra, pa.int64())}

@@ -1,4 +1,4 @@
-"""One run: a world made from a seed, its actors at work until all steps are done, and what is left for the oracle."""
+"""One run: a world made from a seed, in which actors work until all steps are done."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _CLEANING = 0.06
 """How often an actor empties the table first, so that it stays small and runs stay fast."""
 _CROWDS = (2, 3, 4, 5, 6, 6, 8, 12)
 _SMALL_CASTS = 0.5
-"""How often all other sessions append as well, or play one of two more parts: these then meet often."""
+"""How often a run has at most three kinds of actors, which then race often."""
 _PROPERTIES: tuple[dict[str, str], ...] = (
     {},
     {"commit.manifest.min-count-to-merge": "3"},
-    # Files of more than one row group grow on the disk; smaller ones are written at once.
+    # Files with several row groups are written in parts, smaller ones as a whole.
     {"write.parquet.row-group-limit": "1"},
 )
 _RETENTION: tuple[dict[str, str], ...] = (
@@ -54,14 +54,14 @@ class Case:
     steps: int = 100
     faults: frozenset[Fault] = frozenset(Fault)
     actors: tuple[str, ...] = usual()
-    """The parts that there are to play. The first one is played in every run."""
+    """The names of the possible actors. The first one takes part in every run."""
     kept: tuple[int, ...] | None = None
-    """The numbers of the steps that are taken; None: all."""
+    """The numbers of the steps to run; None: all."""
     catalog: CatalogKind = CatalogKind.DATABASE
     salt: int = 0
-    """The same doings at other moments."""
+    """Changes the timing of the same steps."""
     severity: float = 1.0
-    """How many times as often as usual faults strike."""
+    """A factor for the rates of faults."""
 
     def to_json(self) -> dict[str, Any]:
         values = dataclasses.asdict(self)
@@ -83,7 +83,7 @@ class Case:
 
 
 class World:
-    """What all processes share, and the processes."""
+    """All processes, and everything that they share."""
 
     def __init__(self, case: Case) -> None:
         self.case = case
@@ -104,9 +104,9 @@ class World:
         self.power_losses = 0
         self.frozen_until = 0.0
         self.ledger: list[int] = []
-        """Keys of rows that are there, or were."""
+        """Keys of rows that exist or existed."""
         self.streams: dict[str, int] = {}
-        """Stream → the batch that is next."""
+        """Stream → its next batch."""
         self.outside = Process("outside", self, seeded(f"{case.seed}/outside"), is_faultless=True)
         self.lake = SimulatedLake(self.outside)
         self.lake.create_namespace("sim")
@@ -157,20 +157,20 @@ class World:
         return process
 
     def freeze(self, seconds: float) -> None:
-        """Every process stops; the database and the clock go on."""
+        """Every process stops; the database and the clock continue."""
         self.frozen_until = self.schedule.now + seconds
 
     def lose_power(self) -> None:
         """Called by a process that is killed together with the others."""
         self.power_losses += 1
-        me = self.schedule.current
+        current = self.schedule.current
         victims = [each for each in self._processes.values() if each.is_alive]
         for process in victims:
             process.is_alive = False
             self.records.deaths[process.name] = self.schedule.now
-            process.turns.clear()
-            if process.task is not None and process.task is not me:
-                # The running task cannot throw into another stack; the scheduler does that next.
+            process.locks.clear()
+            if process.task is not None and process.task is not current:
+                # The running task cannot raise in another stack; the scheduler does that next.
                 self.schedule.call(lambda process=process: _throw(self.schedule, process), 0.0)  # type: ignore[misc]
         self.database.lose_power()
         self.files.lose_power()
@@ -191,7 +191,7 @@ def _throw(schedule: Schedule, process: Process) -> None:
 
 
 class _Player:
-    """One actor over all of its lives: a killed one comes back as a new process and goes on."""
+    """One actor across restarts: after a kill it continues in a new process."""
 
     def __init__(self, world: World, name: str, part: Actor) -> None:
         self._world = world
@@ -229,7 +229,7 @@ class _Player:
                 self._world.schedule.call(lambda: self.start(0.0), 0.2 + process.chance.random())
 
     def _double(self, session: Session) -> bool:
-        """Another session sends again what this session is about to write."""
+        """Start another session that repeats the current write of this session."""
         write = session.pending
         if write is None:
             return False
@@ -248,9 +248,9 @@ class _Player:
     def _watched(self, process: Process) -> Iterator[None]:
         try:
             yield
-        except Exception as error:  # noqa: BLE001 - whatever no caller expects is a finding
+        except Exception as error:  # noqa: BLE001 - an error that callers do not expect is a violation
             where = "".join(traceback.format_exception(error)[-3:])
-            self._world.records.problems.append(f"{process.name} met what no caller expects: {error!r}\n{where}")
+            self._world.records.problems.append(f"{process.name} got an unexpected error: {error!r}\n{where}")
 
     def _opened(self, process: Process) -> Session:
         while True:

@@ -1,4 +1,4 @@
-"""Orders to die or to freeze at a named moment, for whoever comes there first."""
+"""Orders to die or to freeze at a named moment, for the first writer that reaches it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Order:
 
 
 class Desk:
-    """A folder through which orders travel: what is in a file outlives whoever is killed."""
+    """A folder with the current order: files survive the death of a writer."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -44,11 +44,11 @@ class Desk:
         draft.rename(self._current)
 
     def clear(self) -> None:
-        """Whoever comes now finds no order."""
+        """Remove the current order."""
         self._current.unlink(missing_ok=True)
 
     def take(self, moment: Moment) -> Order | None:
-        """The current order, if it is for this moment and nobody else has taken it."""
+        """The current order, if it is for this moment and no other writer has taken it."""
         try:
             number, asked, deed = self._current.read_text().split("\n")
         except FileNotFoundError:
@@ -56,7 +56,7 @@ class Desk:
         if asked != moment:
             return None
         with contextlib.suppress(FileExistsError):
-            # The kernel lets one of them make it.
+            # Only one process can create the file.
             os.close(os.open(self._folder / f"taken-{number}", os.O_CREAT | os.O_EXCL))
             return Order(int(number), moment, Deed(deed))
         return None

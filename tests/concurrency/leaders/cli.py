@@ -1,7 +1,7 @@
-"""Kills and freezes combiners from a terminal, round after round, and prints what came of it.
+"""Kills and freezes group leaders, round after round, and prints the results.
 
-python -m tests.concurrency.combiners                                       1,000 rounds on each database
-python -m tests.concurrency.combiners --rounds 100 --database sqlite --seed 7
+python -m tests.concurrency.leaders                                         1,000 rounds on each database
+python -m tests.concurrency.leaders --rounds 100 --database sqlite --seed 7
 """
 
 from __future__ import annotations
@@ -12,16 +12,14 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from concurrency.combiners.campaign import Plan, Report, run_apart
+from concurrency.leaders.campaign import Plan, Report, run_apart
 
 _LEG = 50
 """Rounds on one table: its metadata grows with every commit."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="combiners", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = argparse.ArgumentParser(prog="leaders", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--rounds", type=int, default=1000, help="on each database")
     parser.add_argument("--database", choices=["sqlite", "postgres"], action="append", help="default: both")
     parser.add_argument("--seed", type=int, default=0)
@@ -73,4 +71,4 @@ def _uri(database: str, folder: Path) -> Iterator[str]:
     from servers import PostgresServer
 
     with contextlib.closing(PostgresServer()) as server:
-        yield server.create_database("combiners")
+        yield server.create_database("leaders")

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from concurrency.combiners.orders import Deed, Desk, Moment
+from concurrency.leaders.orders import Deed, Desk, Moment
 from concurrency.writers import Address, batch
 from frazil.catalog._db import Db
 from frazil.catalog.base import Head, Outcome, Prepared, Proposal, QueuedCommit, QueueUpdate
@@ -36,7 +36,7 @@ class Note:
     kind: str
     """acknowledged, swapped, obeyed, failed"""
     at: float
-    """By the clock that all processes of a host share."""
+    """By the monotonic clock, which all processes of a host share."""
     batch: int = -1
     group_size: int = 0
     order: int = -1
@@ -45,7 +45,7 @@ class Note:
 
 
 class Notes:
-    """A file of one writer's notes, to which its next life adds."""
+    """A file of one writer's notes, to which it appends after a restart."""
 
     def __init__(self, path: Path, writer: int) -> None:
         self._writer = writer
@@ -57,10 +57,10 @@ class Notes:
 
 
 class Watched:
-    """A writer's catalog, watched: who has the turn, who is aboard, and what comes of a swap."""
+    """A writer's catalog, watched: the commit lock, the members of its group, and the outcomes of swaps."""
 
     def __init__(self, catalog: Any, obey: Callable[[Moment], None], notes: Notes) -> None:
-        self._has_turn = False
+        self._has_lock = False
         self._own: str | None = None
         self._others = 0
         self._last: Prepared | None = None
@@ -79,26 +79,26 @@ class Watched:
             return
         if phase is Phase.HEAD_READ:
             self._others = 0
-        is_combining = self._has_turn and (phase is Phase.HEAD_READ or self._others > 0)
-        if phase is Phase.QUEUED or is_combining:
+        is_leading = self._has_lock and (phase is Phase.HEAD_READ or self._others > 0)
+        if phase is Phase.QUEUED or is_leading:
             self._obey(moment)
 
     def try_lock(self, ident: Ident) -> Callable[[], None] | None:
         release = self._try_lock(ident)
         if release is None:
             return None
-        self._has_turn = True
+        self._has_lock = True
 
-        def give_back() -> None:
-            self._has_turn = False
+        def released() -> None:
+            self._has_lock = False
             release()
 
-        return give_back
+        return released
 
     def put(self, ticket: QueuedCommit, lives_ms: int) -> bool:
         self._own = ticket.key
-        has_company: bool = self._put(ticket, lives_ms)
-        return has_company
+        has_others: bool = self._put(ticket, lives_ms)
+        return has_others
 
     def prepare(self, ident: Ident, head: Head, proposal: Proposal) -> Prepared:
         settled = () if proposal.queue_update is None else proposal.queue_update.committed
@@ -116,32 +116,32 @@ class Watched:
         return outcome
 
     def repeat(self) -> None:
-        """The swap arrives once more now, and again much later, as if something on the way had kept a copy."""
+        """The swap arrives again now, and again much later, as if the network had kept a copy."""
         if self._last is not None:
             self._send_again(self._last)
             self._late = self._last
 
     def _send_again(self, prepared: Prepared) -> None:
-        # Nobody waits for what is answered to a copy.
+        # No caller waits for the answer to a copy.
         with contextlib.suppress(FrazilError):
             self._swap(prepared)
 
     def settle(self, db: Db, queue_update: QueueUpdate) -> None:
         """Within the swap's transaction, which commits after it."""
         self._settle(db, queue_update)
-        if self._has_turn and self._others:
+        if self._has_lock and self._others:
             self._obey(Moment.INSIDE)
 
 
 def commit_id_of(writer: int, number: int) -> str | None:
-    """Every other batch has none: there the ticket alone keeps it from landing twice (rule P1)."""
+    """Every second batch has none: only its ticket keeps it from landing twice (rule P1)."""
     return f"{writer}-{number}" if number % 2 == 0 else None
 
 
 def write(address: Address, writer: int, first: int, desk: Desk, path: Path) -> None:
     """Append batches from ``first`` on until the campaign is over."""
     notes, campaign = Notes(path, writer), os.getppid()
-    # Batches that are found again are what this is about.
+    # Batches that are found again are expected here.
     logging.getLogger("frazil").setLevel(logging.ERROR)
 
     def obey(moment: Moment) -> None:
@@ -161,7 +161,7 @@ def write(address: Address, writer: int, first: int, desk: Desk, path: Path) -> 
             )
             notes.add("acknowledged", batch=number, group_size=done.group_size)
             number += 1
-            # Asked last: what a dead writer began, its next life brings to an end.
+            # Checked last: a restarted writer finishes the batch that it began.
             is_over = desk.is_finished or os.getppid() != campaign
     except BaseException:
         notes.add("failed", batch=number, text=traceback.format_exc())

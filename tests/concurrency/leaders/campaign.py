@@ -1,4 +1,4 @@
-"""One order a round to writers that all append to one table, and a verdict on the table that they leave."""
+"""One order a round to writers that all append to one table, and a check of the resulting table."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import frazil
-from concurrency.combiners.orders import Deed, Desk, Moment, Order
-from concurrency.combiners.writer import Note, commit_id_of, write
 from concurrency.crew import Crew, Violated, wrong_batches
+from concurrency.leaders.orders import Deed, Desk, Moment, Order
+from concurrency.leaders.writer import Note, commit_id_of, write
 from concurrency.writers import SCHEMA, Address
 from frazil.commit.queued_writer import place_of
 from frazil.model import Ident
@@ -27,9 +27,9 @@ _PATIENCE_S = 60.0
 _WARM_UP = 3
 """Batches of each writer before the first order."""
 _INSIDE_S = 1.0
-"""Who freezes inside the database's transaction holds up everybody; so long."""
+"""How long a writer is frozen inside the database's transaction, during which it blocks all others."""
 _FROZEN_ACKS = 5
-"""So many batches of others are acknowledged before a frozen writer goes on."""
+"""How many batches of other writers are acknowledged before a frozen writer continues."""
 _FREEZE_EVERY = 5
 
 
@@ -50,15 +50,15 @@ class Plan:
 
 @dataclass
 class Report:
-    """What a campaign saw. Several add up."""
+    """The results of a campaign. Reports can be added up."""
 
     rounds: Counter[tuple[Moment, Deed]] = field(default_factory=Counter)
     violations: list[str] = field(default_factory=list)
     batches: int = 0
     groups: Counter[int] = field(default_factory=Counter)
-    """Swaps that landed, by how many commits they held."""
+    """Swaps that landed, by their number of commits."""
     late: Counter[str] = field(default_factory=Counter)
-    """What came of the swaps of those who had been frozen before theirs."""
+    """The outcomes of the swaps of frozen leaders."""
     standstills: dict[Deed, list[float]] = field(default_factory=lambda: {deed: [] for deed in Deed})
     """From each deed to the next swap of another writer that landed."""
     seconds: float = 0.0
@@ -93,14 +93,14 @@ class Report:
             if found:
                 ordered = sorted(found)
                 lines.append(
-                    f"until the next swap of another, after {deed}: median {ordered[len(ordered) // 2]:.2f} s, "
+                    f"until the next swap of another writer, after {deed}: median {ordered[len(ordered) // 2]:.2f} s, "
                     f"longest {ordered[-1]:.2f} s"
                 )
         return "\n".join([*lines, *(f"VIOLATION {each}" for each in self.violations)])
 
 
 def run_apart(plan: Plan) -> Report:
-    """In a fresh process: writers are forked, and nothing that others opened in this one may go with them."""
+    """In a fresh process: writers are forked, and must not inherit what this process has open."""
     with ProcessPoolExecutor(1, mp_context=mp.get_context("spawn")) as pool:
         return pool.submit(_run, plan).result()
 
@@ -121,7 +121,7 @@ class _Campaign:
         self._crew = Crew(mp.get_context("fork"), plan.folder, WRITERS, self._take, _LOOK_S, _PATIENCE_S)
         self._acknowledged: list[list[int]] = [[] for _ in range(WRITERS)]
         self._doubtful: set[tuple[int, int]] = set()
-        """Batches without a commit id whose writers died: there once or not at all."""
+        """Batches without a commit id whose writers died: in the table once or not at all."""
         self._report = Report()
 
     def run(self) -> Report:
@@ -152,9 +152,7 @@ class _Campaign:
 
     def _round(self, order: Order) -> None:
         self._desk.give(order)
-        obeyed = self._crew.until(
-            lambda: self._crew.obeyed(order), f"somebody comes to {order.moment!s} ({order.deed})"
-        )
+        obeyed = self._crew.until(lambda: self._crew.obeyed(order), f"a writer reaches {order.moment!s} ({order.deed})")
         writer, process = obeyed.writer, self._crew.processes[obeyed.writer]
         self._report.rounds[order.moment, order.deed] += 1
         if order.deed is Deed.DIE:
@@ -181,25 +179,27 @@ class _Campaign:
             time.sleep(_INSIDE_S)
             return
 
-        def others_go_on() -> bool:
+        def others_continue() -> bool:
             swap = self._next_swap(obeyed)
             acks = [note for note in self._crew.notes if note.kind == "acknowledged" and swap and note.at > swap.at]
             return sum(note.writer != obeyed.writer for note in acks) >= _FROZEN_ACKS
 
-        self._crew.until(others_go_on, f"the others go on while writer {obeyed.writer} is frozen {order.moment!s}")
+        self._crew.until(
+            others_continue, f"other writers continue while writer {obeyed.writer} is frozen {order.moment!s}"
+        )
 
     def _check_late_swap(self, order: Order, obeyed: Note) -> None:
-        """What a frozen combiner sends at last changes nothing: the table has moved on."""
+        """The late swap of a frozen leader changes nothing: the table has changed."""
 
-        def next_of_it() -> Note | None:
-            mine = (note for note in self._after(obeyed) if note.writer == obeyed.writer)
-            return next((note for note in mine if note.kind in ("swapped", "acknowledged")), None)
+        def next_note() -> Note | None:
+            notes = (note for note in self._after(obeyed) if note.writer == obeyed.writer)
+            return next((note for note in notes if note.kind in ("swapped", "acknowledged")), None)
 
         if order.moment not in (Moment.BEFORE_FILES, Moment.PREPARED, Moment.INSIDE):
             return
-        late = self._crew.until(next_of_it, f"writer {obeyed.writer} goes on after it was frozen {order.moment!s}")
+        late = self._crew.until(next_note, f"writer {obeyed.writer} continues after it was frozen {order.moment!s}")
         if late.kind == "acknowledged":
-            # It looked for its commit id before it sent anything, and another had committed its ticket.
+            # It found its commit id before it sent anything: another leader had committed its ticket.
             self._report.late["not sent"] += 1
             expected = order.moment is Moment.BEFORE_FILES
         else:
@@ -214,7 +214,7 @@ class _Campaign:
         self._crew.start(writer, write, self._plan.address, writer, first, self._desk, self._crew.path(writer))
 
     def _next_batch(self, obeyed: Note) -> int:
-        """What a dead writer's next life begins with: the same batch again where its commit id makes that safe."""
+        """The first batch of a restarted writer: the same batch again if its commit id makes that safe."""
         if commit_id_of(obeyed.writer, obeyed.batch) is not None:
             return obeyed.batch
         self._doubtful.add((obeyed.writer, obeyed.batch))
@@ -230,7 +230,7 @@ def _landed(note: Note) -> bool:
 
 
 def _orders(rounds: int, chance: random.Random) -> Iterator[Order]:
-    """Every moment equally often, in random order; every so-many-th is a freeze, at each moment in turn."""
+    """Every moment equally often, in random order; one in ``_FREEZE_EVERY`` is a freeze."""
     moments = [moment for _ in range(rounds) for moment in Moment][:rounds]
     deeds = [
         Deed.FREEZE if number // len(Moment) % _FREEZE_EVERY == _FREEZE_EVERY - 1 else Deed.DIE
@@ -250,7 +250,7 @@ def _create(plan: Plan) -> None:
         lake.create_table(plan.table, SCHEMA)
 
 
-# The verdict
+# Checks
 
 
 def _judge(plan: Plan, acknowledged: set[tuple[int, int]], doubtful: set[tuple[int, int]]) -> Iterator[str]:
@@ -258,18 +258,18 @@ def _judge(plan: Plan, acknowledged: set[tuple[int, int]], doubtful: set[tuple[i
         table = lake.table(plan.table)
         missing = missing_files(table)
         if missing:
-            yield f"{len(missing)} files that the table names are gone: {sorted(missing)[:5]}"
+            yield f"{len(missing)} files of the table are missing: {sorted(missing)[:5]}"
             return
         yield from wrong_batches(table, acknowledged, doubtful)
         queue = lake.catalog.queue
         assert queue is not None
         left = queue.waiting(place_of(lake.catalog.name, Ident.parse(plan.table), table._metadata().uuid), 1000)
         if left:
-            yield f"tickets still wait: {[each.ticket.commit_id for each in left]}"
+            yield f"tickets are still waiting: {[each.ticket.commit_id for each in left]}"
 
 
 def missing_files(table: frazil.Table) -> set[str]:
-    """Files that a version of the table names and that do not exist."""
+    """Files that a version of the table lists and that do not exist."""
     from frazil.format.manifests import read_manifest, read_manifest_list
     from frazil.format.storage import local_path
 

@@ -5,6 +5,6 @@ from pathlib import Path
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-    from concurrency.combiners.cli import main
+    from concurrency.leaders.cli import main
 
     sys.exit(main())
