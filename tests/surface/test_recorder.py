@@ -505,7 +505,7 @@ def test_versions_that_were_rolled_back_are_no_losses(lake: frazil.Lake, tmp_pat
         table.append([row(1, 3)])
     report = judged(history_of(lake, tmp_path / "h"))
     assert report.is_clean, report.anomalies
-    assert any("rollback" in each for each in report.notes)
+    assert any("rolled back versions" in each for each in report.notes)
 
 
 def test_a_branch_has_a_history_of_its_own(lake: frazil.Lake, tmp_path: Path) -> None:
@@ -521,7 +521,7 @@ def test_a_branch_has_a_history_of_its_own(lake: frazil.Lake, tmp_path: Path) ->
     report = judged(history)
     assert report.is_clean, report.anomalies
     # It begins with rows that were written to main.
-    assert any("ns.s@audit has changes that nobody recorded" in each for each in report.notes)
+    assert any("ns.s@audit has unrecorded changes" in each for each in report.notes)
 
 
 PROGRAM = """
