@@ -176,6 +176,23 @@ MUTANTS = (
         unseen="the simulator replaces the disk by its own",
     ),
     Mutant(
+        "the folder of an attempt's files is not synced",
+        "P6",
+        "frazil.format.storage:LocalBackend._sync_folder",
+        "    _fsync_folder(folder)\n",
+        "    pass\n",
+        unseen="the simulator replaces the disk by its own",
+    ),
+    Mutant(
+        "a bundle's folder is not synced before it is queued",
+        "P6",
+        "frazil.commit.manifests:OperationManifests.bundle",
+        "self._storage.sync_folders()",
+        "pass",
+        tests="durable_before_it_is_queued",
+        unseen="the simulator replaces the disk by its own",
+    ),
+    Mutant(
         "staged rows are not synced",
         "P6",
         "frazil.stage.arrow:Staging.durable_or_gone",

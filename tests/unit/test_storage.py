@@ -11,12 +11,18 @@ import stat
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import frazil
 from aws.server import KEYS, Aws
+from frazil.commit.manifests import OperationManifests
+from frazil.commit.operations import Kind, Write
 from frazil.errors import DiskFull, FrazilError, InvalidInput, PermissionDenied, StorageError, Unsupported
 from frazil.format.storage import Storage, canonical, is_local, local_path, storage_error
+from frazil.model import DataFile, Ident
+from frazil.runtime import SYSTEM
 
 
 @pytest.fixture
@@ -414,3 +420,38 @@ def test_each_os_error_says_who_must_act(number: int, error: type[FrazilError], 
     ours = storage_error(OSError(number, os.strerror(number)), "Cannot write x")
     assert type(ours) is error
     assert words in str(ours)
+
+
+def test_p6_the_files_of_an_attempt_share_one_fsync_of_their_folder_before_the_swap(
+    tmp_path: Path, fsyncs: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with frazil.connect(str(tmp_path)) as lake:
+        lake.create_namespace("ns")
+        table = lake.create_table("ns.t", "id bigint")
+        swap, at_swap = lake.catalog.swap, list[str]()
+
+        def noted(prepared: Any) -> Any:
+            at_swap.extend(fsyncs)
+            return swap(prepared)
+
+        monkeypatch.setattr(lake.catalog, "swap", noted)
+        fsyncs.clear()
+        table.append([{"id": 1}])
+        folder = f"{table.metadata_location.removeprefix('file://').rpartition('/')[0]}"
+        files = {path for path in at_swap if path.startswith(f"{folder}/")}
+    assert {Path(path).suffix for path in files} == {".avro", ".json"}
+    assert len(files) == 3
+    assert fsyncs.count(folder) == 1
+    assert at_swap.index(folder) > max(map(at_swap.index, files)), "the folder after the files in it"
+
+
+def test_p3_a_bundle_is_durable_before_it_is_queued(tmp_path: Path, fsyncs: list[str]) -> None:
+    with frazil.connect(str(tmp_path)) as lake:
+        lake.create_namespace("ns")
+        lake.create_table("ns.t", "id bigint")
+        head = lake.catalog.load(Ident.parse("ns.t")).metadata
+        write = Write(Kind.APPEND, head.uuid, added=(DataFile(f"{tmp_path}/rows.parquet", 1, 10),))
+        fsyncs.clear()
+        (bundle,) = OperationManifests(write, lake.storage, SYSTEM).bundle(head)
+    path = bundle.manifest.manifest_path.removeprefix("file://")
+    assert fsyncs == [path, os.path.dirname(path)]

@@ -1,4 +1,7 @@
-"""The manifests of one operation: written once, reused by later attempts, removed when no snapshot needs them."""
+"""The manifests of one operation: written once, reused by later attempts, removed when no snapshot needs them.
+
+The files of an attempt share one fsync of their folder, before the swap (``Storage.sync_folders``).
+"""
 
 from __future__ import annotations
 
@@ -102,6 +105,7 @@ class OperationManifests:
             snapshot_id=position.snapshot_id,
             parent_snapshot_id=parent.snapshot_id if parent else None,
             sequence_number=position.sequence_number,
+            sync_folder=False,
         )
         data = tuple(file for file in taken if file.content == Content.DATA)
         gone = tuple(file for file in taken if file.content != Content.DATA)
@@ -118,6 +122,8 @@ class OperationManifests:
                 )
                 for new in made
             )
+            # A queued commit names only durable files (rule P3).
+            self._storage.sync_folders()
         return self._bundles
 
     @property
@@ -191,7 +197,9 @@ class OperationManifests:
             return None
         if rebased.lineage is None and self._staged_sidecar is not None:
             return self._staged_sidecar
-        path = write_lineage(self._storage, self._runtime, head, rebased.lineage or self._write.lineage)
+        path = write_lineage(
+            self._storage, self._runtime, head, rebased.lineage or self._write.lineage, sync_folder=False
+        )
         self._sidecars.append(path)
         if rebased.lineage is None:
             self._staged_sidecar = path
@@ -302,7 +310,13 @@ class OperationManifests:
             path = f"{head.metadata_folder}/{self._runtime.new_uuid()}-m0.avro"
             held = list(entries())
             self._new[key] = write_manifest(
-                self._storage, path, held, spec=head.spec(spec_id), schema=head.spec_schema(spec_id), content=content
+                self._storage,
+                path,
+                held,
+                spec=head.spec(spec_id),
+                schema=head.spec_schema(spec_id),
+                content=content,
+                sync_folder=False,
             )
             self._entries[path] = held
         return self._new[key]
