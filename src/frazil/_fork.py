@@ -1,4 +1,4 @@
-"""Locks, pools and connections must not cross a fork: whoever holds one registers here and is told around each."""
+"""Locks, pools and connections must not cross a fork: an object that holds one registers here and is called at each."""
 
 from __future__ import annotations
 

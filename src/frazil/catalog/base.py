@@ -92,7 +92,7 @@ class QueueState(enum.IntEnum):
     WAITING = 0
     COMMITTED = 1
     RETURNED = 2
-    """Back to its writer, who commits it: files must be read for it, or the leader does not understand it (P4)."""
+    """Back to its writer, which commits it: its files must be read, or the leader cannot decode it (P4)."""
     WITHDRAWN = 3
     UNKNOWN = 4
     """The leader that sent it got no answer that can be trusted (rule P9)."""

@@ -69,7 +69,7 @@ class Assigned:
         self._assignments = [self._bind(name, each, case_sensitive) for name, each in values.items()]
         check_apart([each.path for each in self._assignments])
         self.repeatable = not any(is_column(each) for each in values.values())
-        """Running it twice gives the same values. Nobody knows that of a Column."""
+        """Running it twice gives the same values. False for a Column, whose values are unknown."""
 
     def apply(self, frame: Frame) -> Frame:
         """The rows with their new values; every expression sees the old ones."""
