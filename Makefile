@@ -50,8 +50,8 @@ unit: $(READY) ## Only the unit, contract and surface tests
 	$(BIN)/pytest -n $(JOBS) --dist loadfile -m "not interop and not slow" tests/unit tests/contract tests/surface tests/properties tests/simulation $(ARGS)
 
 .PHONY: races
-races: $(READY) ## Only the races of real processes; each takes the whole machine, so one at a time
-	$(BIN)/pytest -m "not interop and not slow" tests/concurrency tests/chaos $(ARGS)
+races: $(READY) ## Only the races of real processes, one at a time, as each takes the whole machine; also beside an earlier version
+	$(BIN)/pytest -m "not interop and not slow" tests/concurrency tests/wire tests/chaos $(ARGS)
 
 .PHONY: spark
 spark: $(READY) ## Only the tests of Spark (needs Java 17+): on this machine, and some on real executors and Spark Connect
