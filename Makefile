@@ -15,6 +15,8 @@ JOBS ?= 2
 # What goes to the tool behind a command: make unit ARGS="-k swap"
 ARGS ?=
 TIMES ?= 20
+# The commit that `make bench-versions` measures beside.
+EARLIER ?= f321ba5
 # The releases of pyspark that `make spark-versions` takes: versions, patterns, or newest.
 SPARK_VERSIONS ?= 4.0.* newest
 
@@ -95,6 +97,10 @@ bench-contention: $(READY) ## Measure 1 to 100 writers on one table beside Icebe
 .PHONY: bench-groups
 bench-groups: $(READY) ## Measure 30 writers that commit together: mixed operations beside a model, and a table that grows old
 	$(BIN)/python benchmarks/groups.py $(ARGS)
+
+.PHONY: bench-versions
+bench-versions: $(READY) ## Measure a lone writer and 30 processes beside an earlier version (EARLIER=f321ba5)
+	$(BIN)/python benchmarks/versions.py --earlier "$$(.ci/earlier-version $(EARLIER))" $(ARGS)
 
 .PHONY: isolation
 isolation: $(READY) ## One workload on Frazil, PyIceberg, Iceberg Java, delta-rs and DuckLake, under the history checker (ARGS="--show pyiceberg-upsert")
