@@ -156,8 +156,8 @@ lab: $(READY) ## Compare ways of waiting after a lost race; prints a table, draw
 	$(BIN)/frazil lab backoff --plot build/lab-backoff.png $(ARGS)
 
 .PHONY: docs
-docs: $(READY) ## Write the pages that are made from the code (errors, guarantees, types)
-	FRAZIL_WRITE_DOCS=1 $(BIN)/pytest -q -k generated tests/unit/test_docs.py tests/unit/test_public_api.py tests/spark/test_types.py
+docs: $(READY) ## Write the pages that are made from the code (errors, guarantees, architecture, types)
+	FRAZIL_WRITE_DOCS=1 $(BIN)/pytest -q -k generated tests/unit/test_docs.py tests/unit/test_public_api.py tests/unit/test_architecture.py tests/spark/test_types.py
 
 .PHONY: fmt
 fmt: $(READY) ## Format the code and repair what ruff can
