@@ -156,7 +156,7 @@ def test_names_that_are_none(lake: frazil.Lake, tmp_path: Path, name: Any) -> No
         ({"schema": DDL, "partition_by": "day(ts)"}, "partition_by=['day(ts)']"),
         ({"schema": DDL, "sort_by": ["nope"]}, "nope"),
         ({"schema": DDL, "keys": ["nope"]}, "nope"),
-        ({"schema": DDL, "properties": {"a": 1}}, "text"),
+        ({"schema": DDL, "properties": {"a": 1}}, "string"),
         ({"schema": None}, "schema"),
         ({"schema": 7}, "schema"),
     ],

@@ -275,7 +275,7 @@ def test_p23_an_append_finds_deletes_whose_snapshots_expired(lake: frazil.Lake, 
         five_more(table)
 
     rows = [{"id": 50, "v": 50}, {"id": 40, "v": 40}]
-    with pytest.raises(frazil.ConflictError, match="match what another writer has deleted"):
+    with pytest.raises(frazil.ConflictError, match="a concurrent delete"):
         expired_since(lake, lambda mine: mine.append(rows), others)
     expired_since(lake, lambda mine: mine.append(rows, on_deleted="keep"), lambda table: table.delete("id >= 10"))
     assert values(table) == {1: 1, 2: 2, 3: 3, 40: 40, 50: 50}
@@ -320,7 +320,7 @@ def test_p18_a_base_whose_files_were_removed_is_said_to_have_expired(lake: frazi
 
     with pytest.raises(frazil.ConflictError, match="has expired and its files were removed") as caught:
         expired_since(lake, lambda mine: mine.delete("id = 1"), others)
-    assert "repeat the delete" in str(caught.value)
+    assert "retry the delete" in str(caught.value)
     assert values(table) == {0: 0, 1: 1, 2: 2, 3: 3} | MORE
 
 
@@ -346,7 +346,7 @@ def test_a_snapshot_that_expired_while_it_was_picked_is_not_put_into_the_table(t
             table.drop_branch("audit")
             table.expire_snapshots(FUTURE)
 
-    with pytest.raises(frazil.ConflictError, match=f"snapshot {picked} that it picks has expired"):
+    with pytest.raises(frazil.ConflictError, match=f"snapshot {picked} to cherry-pick has expired"):
         table.cherry_pick(picked, on_phase=expire)
     assert 60 not in values(table)
 

@@ -364,12 +364,12 @@ def test_a_record_of_where_rows_went_is_written_once_and_a_manifest_fetched_once
             fetched.append(path)
             return read(path)
 
-        def count_write(path: str, data: bytes) -> None:
+        def count_write(path: str, data: bytes, **how: bool) -> None:
             if "lineage" in path:
                 written.append(path)
                 if is_full:
                     raise frazil.InvalidInput("The disk is full")
-            write(path, data)
+            write(path, data, **how)
 
         def in_the_way(phase: Phase, attempt: int) -> None:
             if phase is Phase.HEAD_READ:

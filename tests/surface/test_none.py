@@ -107,7 +107,7 @@ def test_a_merge_without_on_is_by_the_keys(lake: frazil.Lake, table: frazil.Tabl
     clauses = table.merge([]).when_matched_update_all(except_cols=None).when_not_matched_insert_all(except_cols=None)
     assert [each.leave_out for each in clauses._merge.clauses] == [frozenset(), frozenset()]
     table.set_keys(None)
-    with pytest.raises(frazil.InvalidInput, match="no keys"):
+    with pytest.raises(frazil.InvalidInput, match="no key columns"):
         table.merge([], on=None)
     assert lake.table("shop.t").keys == ()
 

@@ -827,7 +827,7 @@ def test_p26_without_the_record_of_a_rewrite_it_aborts_and_says_so(parted: frazi
         assert snapshot is not None
         parted._lake.storage.delete([snapshot.summary["frazil.lineage"]])
 
-    with pytest.raises(frazil.ConflictError, match="no record"):
+    with pytest.raises(frazil.ConflictError, match="recorded no lineage"):
         parted.delete("id = 1", mode="merge-on-read", **after(theirs))
     assert [each["id"] for each in rows_of(parted)] == [1, 2, 3, 4, 11]
 
