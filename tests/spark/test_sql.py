@@ -423,7 +423,7 @@ def test_attach_makes_pinned_views(shop: frazil.Lake, spark: Any) -> None:
     shop.attach(spark)
     assert spark.sql("SELECT count(*) FROM shop_events").collect()[0][0] == 4
     shop.create_table("shop.a_b_c", "id int")
-    with pytest.raises(frazil.InvalidInput, match="would both be the view shop_a_b_c"):
+    with pytest.raises(frazil.InvalidInput, match="would both become the view shop_a_b_c"):
         shop.attach(spark)
 
 
