@@ -4,8 +4,11 @@ A lake is a catalog and its tables: ``frazil.connect("./lake")`` opens one. READ
 """
 
 import os as _os
+import typing as _typing
+from importlib import import_module as _import_module
 
-from frazil.commit.retry import Retry
+# First, so that every fork waits for modules that another thread is loading.
+from frazil import _fork as _fork
 from frazil.errors import (
     CatalogUnavailable,
     CommitFailed,
@@ -27,15 +30,47 @@ from frazil.errors import (
     TableExists,
     Unsupported,
 )
-from frazil.expr import lit
-from frazil.lake import Lake, connect, register
-from frazil.model import Commit, Conflict
-from frazil.on_spark.session import local as spark
-from frazil.read.changes import Changes
-from frazil.read.scan import Scan
-from frazil.table.merge import MergeBuilder
-from frazil.table.table import Table
-from frazil.transaction import LakeSnapshot, Transaction
+
+if _typing.TYPE_CHECKING:
+    from frazil.commit.retry import Retry
+    from frazil.expr import lit
+    from frazil.lake import Lake, connect, register
+    from frazil.model import Commit, Conflict
+    from frazil.on_spark.session import local as spark
+    from frazil.read.changes import Changes
+    from frazil.read.scan import Scan
+    from frazil.table.merge import MergeBuilder
+    from frazil.table.table import Table
+    from frazil.transaction import LakeSnapshot, Transaction
+else:
+    _ON_FIRST_USE = {
+        "Changes": "frazil.read.changes:Changes",
+        "Commit": "frazil.model:Commit",
+        "Conflict": "frazil.model:Conflict",
+        "Lake": "frazil.lake:Lake",
+        "LakeSnapshot": "frazil.transaction:LakeSnapshot",
+        "MergeBuilder": "frazil.table.merge:MergeBuilder",
+        "Retry": "frazil.commit.retry:Retry",
+        "Scan": "frazil.read.scan:Scan",
+        "Table": "frazil.table.table:Table",
+        "Transaction": "frazil.transaction:Transaction",
+        "connect": "frazil.lake:connect",
+        "lit": "frazil.expr:lit",
+        "register": "frazil.lake:register",
+        "spark": "frazil.on_spark.session:local",
+    }
+
+    def __getattr__(name: str) -> object:
+        """Names that need PyIceberg and Arrow are loaded on first use."""
+        if name not in _ON_FIRST_USE:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        module, _, attribute = _ON_FIRST_USE[name].partition(":")
+        value = globals()[name] = getattr(_import_module(module), attribute)
+        return value
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *_ON_FIRST_USE})
+
 
 __version__ = "0.1.0"
 

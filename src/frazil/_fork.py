@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import os
+import sys
 import threading
 import weakref
 from typing import Protocol
@@ -20,6 +23,8 @@ _one_fork = threading.Lock()
 # Those told "before" are exactly those told "after", even when others register or vanish in between.
 _told: list[ForkAware] = []
 
+_LOADED_ON_FIRST_USE = ("frazil.", "pyiceberg.")
+
 
 def watch(holder: ForkAware) -> None:
     """Tell ``holder`` around every fork for as long as it lives."""
@@ -27,7 +32,16 @@ def watch(holder: ForkAware) -> None:
         _watched.add(holder)
 
 
+def _finish_imports() -> None:
+    """Wait for the modules that other threads are loading: in the child, they would stay locked and half loaded."""
+    for name in [each for each in list(sys.modules) if each.startswith(_LOADED_ON_FIRST_USE)]:
+        # A failed import is reported to the thread that asked for it.
+        with contextlib.suppress(Exception):
+            importlib.import_module(name)
+
+
 def _before() -> None:
+    _finish_imports()
     _one_fork.acquire()
     _told[:] = list(_watched)
     for each in _told:

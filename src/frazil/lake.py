@@ -11,10 +11,6 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any
 
-from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
-from pyiceberg.table.metadata import new_table_metadata
-from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
-
 from frazil.catalog.base import LakeCatalog, OpenedCatalog
 from frazil.catalog.open import absolute_location, absolute_uri, absolute_warehouse, open_catalog
 from frazil.catalog.peers import pyiceberg_catalog, spark_conf
@@ -408,6 +404,10 @@ class Lake:
         location: str | None,
         comment: str | None,
     ) -> TableMetadata:
+        from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
+        from pyiceberg.table.metadata import new_table_metadata
+        from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
+
         given = _checked_properties(properties, comment)
         columns = to_schema(schema, keys=_strings("keys", keys))
         spec = parse_partitioning(_strings("partition_by", partition_by), columns) if partition_by else None

@@ -24,7 +24,7 @@ import frazil
 from frazil import cli, errors
 from frazil.cli import _output as out
 from frazil.cli._errors import exit_code, explain, masked
-from frazil.cli._rows import RowFormat, format_of
+from frazil.cli._formats import RowFormat, format_of
 from frazil.cli._snippets import snippets
 from frazil.errors import InvalidInput
 from frazil.model import Ident

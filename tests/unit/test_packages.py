@@ -10,13 +10,27 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import indent
 from typing import Any
+
+import pytest
+
+import frazil as frazil_package
 
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = ROOT / "src" / "frazil"
 VERIFICATION = ROOT / "verification" / "src" / "frazil_verification"
 SEAM = PRODUCT / "cli" / "_verification.py"
 HELP = (("-h",), ("lab", "-h"), ("lab", "backoff", "-h"), ("simulate", "-h"))
+HEAVY = ("pandas", "pyarrow.dataset", "sqlglot", "pyspark", "pyiceberg.table", "pyiceberg.io.pyarrow")
+"""Loaded on first use."""
+LOADED = """
+import contextlib, io, json, sys
+names = json.loads(sys.argv[1])
+with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+{code}
+print(json.dumps([name for name in names if name in sys.modules]))
+"""
 COMMANDS = """
 import contextlib, io, json, sys
 blocked, commands = json.loads(sys.argv[1])
@@ -57,6 +71,12 @@ def frazil(*commands: tuple[str, ...], blocked: tuple[str, ...] = ()) -> list[An
     return [Answer(*each) for each in json.loads(python(COMMANDS, json.dumps([blocked, commands])))]
 
 
+def loaded_by(code: str, names: tuple[str, ...]) -> list[str]:
+    """Which of the modules a new process has loaded after the code."""
+    found: list[str] = json.loads(python(LOADED.format(code=indent(code, "    ")), json.dumps(names)))
+    return found
+
+
 def imports(module: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(module.read_text())):
         match node:
@@ -94,6 +114,71 @@ def test_the_verification_package_is_released_with_the_product() -> None:
     assert verification["version"] == product["version"]
     assert f"frazil=={product['version']}" in verification["dependencies"]
     assert not [each for each in product["dependencies"] if each.startswith(("frazil", "greenlet", "matplotlib"))]
+
+
+# What is loaded, and when
+
+
+def test_importing_frazil_loads_neither_pyiceberg_nor_arrow() -> None:
+    assert loaded_by("import frazil", (*HEAVY, "pyarrow", "pyiceberg", "numpy", "frazil.lake")) == []
+
+
+def test_every_public_name_without_a_table_in_use_leaves_the_heavy_modules_alone() -> None:
+    assert loaded_by("import frazil\nfor name in frazil.__all__: getattr(frazil, name)", (*HEAVY, "pyarrow")) == [
+        "pyarrow"
+    ]
+
+
+def test_the_help_of_the_command_line_loads_neither_pyiceberg_nor_arrow() -> None:
+    code = "from frazil.cli import main\nmain(['--help'])"
+    assert loaded_by(code, (*HEAVY, "pyarrow", "pyiceberg", "numpy", "frazil.lake", "typer")) == ["typer"]
+
+
+def test_listing_the_tables_of_a_lake_loads_no_heavy_module(tmp_path: Path) -> None:
+    frazil(("--uri", str(tmp_path), "create", "shop.events", "id bigint"))
+    code = f"from frazil.cli import main\nmain(['--uri', {str(tmp_path)!r}, 'tables'])"
+    assert loaded_by(code, (*HEAVY, "frazil.lake")) == ["frazil.lake"]
+
+
+def test_a_public_name_that_does_not_exist_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'frazil' has no attribute 'no_such_name'"):
+        frazil_package.no_such_name  # type: ignore[attr-defined]  # noqa: B018
+    assert set(frazil_package.__all__) <= set(dir(frazil_package))
+
+
+def test_a_fork_waits_for_a_module_that_another_thread_loads() -> None:
+    python(
+        """
+import importlib, os, sys, threading, types
+from importlib.machinery import ModuleSpec
+import frazil
+
+begun, done = threading.Event(), []
+
+class Slow:
+    def find_spec(self, name, path, target=None):
+        return ModuleSpec(name, self) if name == "frazil.slow" else None
+    def create_module(self, spec):
+        return None
+    def exec_module(self, module):
+        begun.set()
+        threading.Event().wait(0.5)
+        module.value = 7
+        done.append(True)
+
+sys.meta_path.insert(0, Slow())
+loading = threading.Thread(target=importlib.import_module, args=("frazil.slow",))
+loading.start()
+begun.wait()
+child = os.fork()
+assert done
+if child == 0:
+    import frazil.slow
+    os._exit(frazil.slow.value)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+loading.join()
+"""
+    )
 
 
 # The seam

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from frazil.cli import _describe as describe
 from frazil.cli import _output as out
 from frazil.cli import _verification as verification
 from frazil.cli._check import Wanted
 from frazil.cli._errors import report
-from frazil.cli._rows import RowFormat, open_rows
+from frazil.cli._formats import RowFormat
 from frazil.cli._stdout import guarded_stdout
 from frazil.cli._target import Format, Name, Properties, Target, Uri, Warehouse, pairs, target_of, verb
-from frazil.format.partitions import parse_partitioning, parse_sort
-from frazil.format.schemas import to_schema
-from frazil.model import Ident
 
 _EPILOG = (
     "Exit codes: 0 done, 1 conflict, or the doctor found something, 2 bad input, 3 not found, "
@@ -42,7 +39,7 @@ TableName = Annotated[str, typer.Argument(metavar="TABLE", help="As in shop.even
 
 def _print_version(asked: bool) -> None:
     if asked:
-        out.print_text(f"frazil {describe.versions()['frazil']}")
+        out.print_text(f"frazil {metadata.version('frazil')}")
         raise typer.Exit
 
 
@@ -81,6 +78,8 @@ def tables(
 @verb
 def show(target: Target, table: TableName) -> None:
     """Schema, partitioning, properties, location and head of a table, and how to open it elsewhere."""
+    from frazil.cli import _describe as describe
+
     with target.connect(read_only=True) as lake:
         facts = describe.table_facts(lake, table)
     if target.json:
@@ -98,6 +97,8 @@ def history(
     branch: Annotated[str, typer.Option("--branch", help="Whose history.")] = "main",
 ) -> None:
     """The snapshots of a branch, newest first."""
+    from frazil.cli import _describe as describe
+
     with target.connect(read_only=True) as lake:
         found = describe.history(lake, table, branch, limit)
     if target.json:
@@ -110,6 +111,8 @@ def history(
 @verb
 def files(target: Target, table: TableName) -> None:
     """The live data files of a table."""
+    from frazil.cli import _describe as describe
+
     with target.connect(read_only=True) as lake:
         found = describe.files(lake.table(table))
     if target.json:
@@ -157,6 +160,9 @@ def append(
     branch: Annotated[str, typer.Option("--branch", help="The branch to append to.")] = "main",
 ) -> None:
     """Append a file's rows to a table."""
+    from frazil.cli import _describe as describe
+    from frazil.cli._rows import open_rows
+
     with target.connect() as lake:
         handle = lake.table(table)
         with open_rows(file, format, handle.schema) as rows:
@@ -186,6 +192,11 @@ def create(
     exists_ok: Annotated[bool, typer.Option("--exists-ok", help="Do nothing if the table exists.")] = False,
 ) -> None:
     """Create a table, and its namespace and the embedded lake if they do not exist."""
+    from frazil.cli import _describe as describe
+    from frazil.format.partitions import parse_partitioning, parse_sort
+    from frazil.format.schemas import to_schema
+    from frazil.model import Ident
+
     namespace, properties = Ident.parse(table).namespace, pairs(table_property or [], "--table-property")
     # Before the lake is created: a typo must leave nothing behind.
     schema = to_schema(ddl, keys=_names(keys))
@@ -351,6 +362,8 @@ def check(
 @verb
 def version(target: Target) -> None:
     """The versions of Frazil and its main dependencies."""
+    from frazil.cli import _describe as describe
+
     facts = describe.versions()
     if target.json:
         out.print_json(facts)

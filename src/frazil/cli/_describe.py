@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from pyiceberg.partitioning import PartitionField
 from pyiceberg.schema import Schema
-from pyiceberg.table.sorting import SortField
 
 from frazil.cli import _output as out
 from frazil.cli._errors import masked_properties
@@ -22,6 +21,8 @@ from frazil.model import Commit, Ident, Snapshot
 from frazil.wording import counted
 
 if TYPE_CHECKING:
+    from pyiceberg.table.sorting import SortField
+
     from frazil.lake import Lake
     from frazil.table.table import Table
 

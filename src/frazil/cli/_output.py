@@ -8,15 +8,14 @@ import decimal
 import sys
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
-import pyarrow as pa
-from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table as Grid
 from rich.text import Text
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # Wide enough that a pipe never cuts a value: only a terminal has a width.
 _PIPE_WIDTH = 100_000
@@ -56,6 +55,9 @@ def console() -> Console:
 
 def print_grid(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: frozenset[str] = frozenset()) -> None:
     """Rows under headings; ``right`` names the columns of numbers."""
+    from rich import box
+    from rich.table import Table as Grid
+
     grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in columns:
         grid.add_column(Text(printable(column)), justify="right" if column in right else "left", overflow="fold")
@@ -66,6 +68,8 @@ def print_grid(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: 
 
 def print_facts(facts: Iterable[tuple[str, Any]]) -> None:
     """Names and values, one line each."""
+    from rich.table import Table as Grid
+
     grid = Grid.grid(padding=(0, 2))
     grid.add_column(style="bold")
     grid.add_column(overflow="fold")
@@ -117,6 +121,8 @@ def python_rows(rows: pa.Table) -> list[dict[str, Any]]:
 
 
 def _python_value(scalar: Any) -> Any:
+    import pyarrow as pa
+
     kind = scalar.type
     if not scalar.is_valid:
         return None
@@ -143,6 +149,8 @@ def human_bytes(count: float) -> str:
 @contextlib.contextmanager
 def progress() -> Iterator[Callable[[int, int, str], None]]:
     """A bar on stderr while it is a terminal; otherwise nothing, so that logs stay short."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
     console = Console(stderr=True)
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:

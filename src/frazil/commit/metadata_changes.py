@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.table.sorting import NullOrder, SortDirection, SortField, SortOrder
 from pyiceberg.transforms import IdentityTransform, VoidTransform, parse_transform
 from pyiceberg.types import PrimitiveType
 
@@ -48,6 +47,9 @@ from frazil.format.retention import Expired, expired
 from frazil.format.schemas import match_name
 from frazil.format.updates import next_time_ms
 from frazil.model import Conflict
+
+if TYPE_CHECKING:
+    from pyiceberg.table.sorting import SortField, SortOrder
 
 Json = dict[str, Any]
 Updates = tuple[Json, ...]
@@ -311,6 +313,8 @@ def _set_sort_order(intent: SetSortOrder, head: TableMetadata) -> Updates:
     same = next((order_id for order_id, order in sorted(orders.items()) if order.fields == wanted), None)
     if same is not None:
         return ({"action": "set-default-sort-order", "sort-order-id": same},)
+    from pyiceberg.table.sorting import SortOrder
+
     # Zero is the specification's id of "unsorted".
     new = SortOrder(*wanted, order_id=max([_UNSORTED, *orders]) + 1 if wanted else _UNSORTED)
     return (
@@ -320,10 +324,14 @@ def _set_sort_order(intent: SetSortOrder, head: TableMetadata) -> Updates:
 
 
 def _sort_orders(head: TableMetadata) -> dict[int, SortOrder]:
+    from pyiceberg.table.sorting import SortOrder
+
     return {int(raw["order-id"]): SortOrder.model_validate(raw) for raw in head.raw.get("sort-orders") or ()}
 
 
 def _sort_field(term: SortTerm) -> SortField:
+    from pyiceberg.table.sorting import NullOrder, SortDirection, SortField
+
     return SortField(
         term.source.field_id,
         parse_transform(term.transform),

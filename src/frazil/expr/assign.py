@@ -15,7 +15,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute
-from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.types import (
     BinaryType,
     BooleanType,
@@ -59,6 +58,7 @@ from frazil.expr.nodes import (
     is_decimal,
     type_name,
 )
+from frazil.format.arrow_schema import to_arrow_schema
 
 Array = Any
 Store = Callable[[Array], Array]
@@ -110,7 +110,7 @@ def _store_for(expression: Expression, field: NestedField, name: str) -> Store:
     if node.type == NULL or (isinstance(node, Literal) and node.value is None):
         if field.required:
             raise SchemaMismatch(f"The column {name!r} is required and cannot be set to NULL")
-        target = schema_to_pyarrow(kind, include_field_ids=False)
+        target = to_arrow_schema(kind, include_field_ids=False)
         return lambda array: arrow.nulls(len(array), target)
     found = _constant(node, kind) if _is_text(node) else None
     if found is None:
@@ -200,7 +200,7 @@ def _to_integer(source: DataType, kind: PrimitiveType) -> Store | None:
 
 
 def _to_floating(source: DataType, kind: PrimitiveType) -> Store | None:
-    target = schema_to_pyarrow(kind, include_field_ids=False)
+    target = to_arrow_schema(kind, include_field_ids=False)
     if source == INT:
         return lambda array: array.cast(target)  # refuses integers with more digits than the float
 

@@ -12,10 +12,9 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
-from pyiceberg.table.name_mapping import NameMapping, update_mapping
 from pyiceberg.types import (
     DecimalType,
     DoubleType,
@@ -33,6 +32,9 @@ from pyiceberg.types import (
 from frazil.errors import InvalidInput
 from frazil.format.schemas import match_name, suggestion
 from frazil.format.statistics import COLUMN_MODE
+
+if TYPE_CHECKING:
+    from pyiceberg.table.name_mapping import NameMapping
 
 Name = str | tuple[str, ...]
 """``"a.b"`` is the field b of a, ``"`a.b`"`` a column whose name has a dot; so are ``("a", "b")`` and ``("a.b",)``."""
@@ -518,6 +520,8 @@ def same_schema(mine: Schema, other: Schema) -> bool:
 
 def mapping_after(mapping: NameMapping, before: Schema, after: Schema) -> str:
     """The name mapping with the new columns and the new names; files written under the old names stay readable."""
+    from pyiceberg.table.name_mapping import update_mapping
+
     # Private in PyIceberg, whose own schema update keeps the same account of parents.
     parents = after._lazy_id_to_parent
     new = after.field_ids - before.field_ids

@@ -9,16 +9,18 @@ from __future__ import annotations
 import gzip
 from collections.abc import Iterator, Mapping
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.table.name_mapping import NameMapping, parse_mapping_from_json
-from pyiceberg.table.sorting import SortOrder
 
 from frazil.errors import CorruptMetadata, Unsupported
 from frazil.model import Snapshot
+
+if TYPE_CHECKING:
+    from pyiceberg.table.name_mapping import NameMapping
+    from pyiceberg.table.sorting import SortOrder
 
 MAIN = "main"
 READABLE_VERSIONS = (1, 2)
@@ -160,6 +162,8 @@ class TableMetadata:
         return int(self.raw.get("default-sort-order-id", 0))
 
     def sort_order(self) -> SortOrder:
+        from pyiceberg.table.sorting import SortOrder
+
         for order in self.raw.get("sort-orders") or ():
             if order["order-id"] == self.default_sort_order_id:
                 return SortOrder.model_validate(order)
@@ -171,6 +175,8 @@ class TableMetadata:
         text = self.properties.get("schema.name-mapping.default")
         if not text:
             return None
+        from pyiceberg.table.name_mapping import parse_mapping_from_json
+
         try:
             return parse_mapping_from_json(text)
         except ValueError as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote_plus
 
 import pyarrow as pa
@@ -23,7 +23,6 @@ from pyiceberg.partitioning import (
     PartitionSpec,
 )
 from pyiceberg.schema import Schema
-from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, NullOrder, SortDirection, SortField, SortOrder
 from pyiceberg.transforms import (
     BucketTransform,
     DayTransform,
@@ -41,6 +40,9 @@ from pyiceberg.types import BinaryType, IcebergType, NestedField, PrimitiveType,
 
 from frazil.errors import InvalidInput, SchemaMismatch, Unsupported
 from frazil.format.schemas import match_name, suggestion
+
+if TYPE_CHECKING:
+    from pyiceberg.table.sorting import SortField, SortOrder
 
 AnyTransform = Transform[Any, Any]
 
@@ -96,11 +98,15 @@ def parse_partitioning(texts: Sequence[str], schema: Schema) -> PartitionSpec:
 
 def parse_sort(texts: Sequence[str], schema: Schema) -> SortOrder:
     """A new table's sort order, from texts such as ``"ts desc"``. Raises InvalidInput."""
+    from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
+
     fields = [_parse_sort_field(text, schema) for text in _listed(texts, _SORT_EXAMPLE)]
     return SortOrder(*fields) if fields else UNSORTED_SORT_ORDER
 
 
 def _parse_sort_field(text: str, schema: Schema) -> SortField:
+    from pyiceberg.table.sorting import NullOrder, SortDirection, SortField
+
     found = _SORT.fullmatch(text.strip())
     term = _parse_term(found["term"] if found else text, schema, _SORT_EXAMPLE)
     direction = SortDirection(((found and found["direction"]) or "asc").lower())

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pyiceberg.table.name_mapping import parse_mapping_from_json
-
 from frazil.errors import InvalidInput
 
 NAME_MAPPING = "schema.name-mapping.default"
@@ -59,6 +57,8 @@ def _check_one(key: str, value: str) -> None:
 
 
 def check_name_mapping(text: str) -> None:
+    from pyiceberg.table.name_mapping import parse_mapping_from_json
+
     try:
         parse_mapping_from_json(text)
     except ValueError as error:

@@ -15,7 +15,6 @@ from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
-from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.types import (
     BinaryType,
@@ -41,6 +40,7 @@ from pyiceberg.types import (
 )
 
 from frazil.errors import InvalidInput, SchemaMismatch, Unsupported
+from frazil.format.arrow_schema import to_arrow_schema
 
 MAX_DECIMAL_PRECISION = 38
 V2_TYPES = (
@@ -147,7 +147,8 @@ def arrow_schema(schema: Schema) -> pa.Schema:
 
 @lru_cache(maxsize=256)
 def _arrow_schema(key: IdentityKey) -> pa.Schema:
-    return schema_to_pyarrow(key.value, include_field_ids=True)
+    schema: Schema = key.value
+    return to_arrow_schema(schema)
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:

@@ -17,7 +17,6 @@ from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.io.pyarrow import parquet_path_to_id_mapping
 from pyiceberg.schema import Schema
 from pyiceberg.types import (
     BinaryType,
@@ -37,6 +36,7 @@ from pyiceberg.types import (
     UUIDType,
 )
 
+from frazil.format.arrow_schema import parquet_paths
 from frazil.format.partitions import column_at, source_path
 
 logger = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ class FileStatistics:
 
 def plan(schema: Schema, properties: Mapping[str, str], sorted_ids: Collection[int] = ()) -> Plan:
     """The plan for files of this schema (names as in the files), by the table's ``write.metadata.metrics.*``."""
-    paths = parquet_path_to_id_mapping(schema)
+    paths = parquet_paths(schema)
     modes = _modes(schema, list(paths.values()), properties, sorted_ids)
     columns = {
         path: Column(field_id, kind, modes[field_id], source_path(schema, field_id))

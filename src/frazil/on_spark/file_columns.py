@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
-from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema, make_compatible_name
 from pyiceberg.transforms import IdentityTransform
@@ -37,6 +36,7 @@ from pyiceberg.types import (
 )
 
 from frazil.errors import CorruptMetadata, StorageError, Unsupported
+from frazil.format.arrow_schema import to_arrow_schema
 from frazil.format.metadata import TableMetadata
 from frazil.format.storage import Storage
 from frazil.model import DataFile
@@ -158,7 +158,7 @@ def _by_history(metadata: TableMetadata) -> Columns | None:
     if history.is_ambiguous:
         return None
     top = {field.field_id: field for schema in schemas.values() for field in schema.fields}
-    return columns_of(schema_to_pyarrow(Schema(*top.values())), metadata.location, None)
+    return columns_of(to_arrow_schema(Schema(*top.values())), metadata.location, None)
 
 
 class _History:
@@ -483,7 +483,7 @@ def as_text(value: Any, kind: IcebergType) -> str | None:
     if isinstance(kind, UUIDType | FixedType | BinaryType):
         raw: bytes = getattr(value, "bytes", value)
         return raw.hex()
-    text: str = constant(value, schema_to_pyarrow(kind), 1).cast(pa.string())[0].as_py()
+    text: str = constant(value, to_arrow_schema(kind), 1).cast(pa.string())[0].as_py()
     return text
 
 

@@ -17,12 +17,12 @@ from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute
-from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 from pyiceberg.types import DoubleType, FloatType, IcebergType, NestedField
 
 from frazil.errors import CorruptMetadata, InvalidInput, StorageError, Unsupported
 from frazil.expr import Filter
+from frazil.format.arrow_schema import to_arrow_schema
 from frazil.format.metadata import TableMetadata
 from frazil.format.partitions import reaches_everything
 from frazil.format.storage import Storage
@@ -120,7 +120,7 @@ def read_tasks(
     ``numbers_of`` maps to the index. Of the equality deletes on the same columns a task lists all that apply to it in
     its snapshot, or none.
     """
-    _check_case(spark, columns_of(schema_to_pyarrow(schema), metadata.location, None) if schema.fields else ())
+    _check_case(spark, columns_of(to_arrow_schema(schema), metadata.location, None) if schema.fields else ())
     if not tasks:
         return _empty(spark, schema, numbered)
     check_reachable(spark, metadata.location, storage)

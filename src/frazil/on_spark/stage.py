@@ -24,7 +24,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.partitioning import PartitionSpec
-from pyiceberg.table.sorting import NullOrder, SortDirection
 from pyiceberg.transforms import TruncateTransform
 from pyiceberg.types import (
     BinaryType,
@@ -303,6 +302,7 @@ def _sorted(frame: Frame, job: _Job) -> Frame:
 
 def _sort_keys(job: _Job) -> list[SparkColumn]:
     """The partition first, so that a task has one file open at a time. Like Iceberg, Spark sorts NaN last."""
+    from pyiceberg.table.sorting import NullOrder, SortDirection
     from pyspark.sql import functions as F
 
     keys = [F.col(job.hidden).asc()] if job.partitioned else []

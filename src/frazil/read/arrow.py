@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.compute
 import pyarrow.parquet as pq
 from pyiceberg.conversions import to_bytes
-from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import (
@@ -27,6 +26,7 @@ from pyiceberg.types import (
 )
 
 from frazil.expr import FileFacts, Filter, may_match
+from frazil.format.arrow_schema import to_arrow_schema
 from frazil.format.metadata import TableMetadata
 from frazil.format.storage import Storage
 from frazil.model import DataFile
@@ -60,7 +60,7 @@ class ReadContext:
 
     @property
     def arrow_schema(self) -> pa.Schema:
-        return schema_to_pyarrow(self.schema, include_field_ids=False)
+        return to_arrow_schema(self.schema, include_field_ids=False)
 
 
 def read_task(task: FileTask, context: ReadContext) -> Iterator[pa.RecordBatch]:

@@ -17,11 +17,11 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute
-from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 from pyroaring import BitMap64
 
 from frazil.errors import InvalidInput, Unsupported
+from frazil.format.arrow_schema import to_arrow_schema
 from frazil.format.manifests import DATA_MANIFEST, read_manifest_list
 from frazil.format.metadata import TableMetadata
 from frazil.format.storage import Storage
@@ -356,7 +356,7 @@ class Changes:
     @property
     def schema(self) -> pa.Schema:
         """The Arrow schema of the rows."""
-        made = schema_to_pyarrow(self.columns, include_field_ids=False)
+        made = to_arrow_schema(self.columns, include_field_ids=False)
         for name, kind in ((TYPE, pa.string()), (ORDINAL, pa.int32()), (SNAPSHOT, pa.int64())):
             made = made.append(pa.field(name, kind, nullable=False))
         return made

@@ -18,11 +18,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute
 import pyarrow.parquet as pq
-from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.types import IcebergType
 from pyroaring import BitMap64
 
 from frazil.errors import CorruptMetadata
+from frazil.format.arrow_schema import to_arrow_schema
 from frazil.format.metadata import TableMetadata
 from frazil.format.storage import Storage
 from frazil.model import PATH_FIELD, POSITION_FIELD, Content, DataFile
@@ -86,7 +86,7 @@ class Deletes:
                     self._types[field_id] = schema.find_type(field_id)
         if field_id not in self._types:
             raise CorruptMetadata(f"An equality delete compares the field {field_id}, which no schema of the table has")
-        kind = schema_to_pyarrow(self._types[field_id])
+        kind = to_arrow_schema(self._types[field_id])
         return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
 
     def _read_positions(self, file: DataFile) -> dict[str, memoryview]:

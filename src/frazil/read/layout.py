@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute
 import pyarrow.parquet as pq
-from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
-from pyiceberg.table.name_mapping import MappedField, NameMapping
 from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructType
 
 from frazil.errors import CorruptMetadata, InvalidInput
+from frazil.format.arrow_schema import to_arrow_schema
+
+if TYPE_CHECKING:
+    from pyiceberg.table.name_mapping import MappedField, NameMapping
 
 # The stubs of pyarrow have no type for "an array of any kind" that its functions take.
 Array = Any
@@ -180,7 +182,7 @@ class Projection:
     def __init__(self, layout: FileLayout, schema: Schema, missing: Missing) -> None:
         self._layout = layout
         self._schema = schema
-        self._arrow = schema_to_pyarrow(schema, include_field_ids=False)
+        self._arrow = to_arrow_schema(schema, include_field_ids=False)
         self._missing = missing
 
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -15,15 +15,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema, sanitize_column_names
-from pyiceberg.table.locations import LocationProvider, load_location_provider
-from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, NullOrder, SortDirection, SortField, SortOrder
 from pyiceberg.transforms import VoidTransform
 from pyiceberg.types import PrimitiveType
 
@@ -37,6 +35,10 @@ from frazil.model import DataFile, Run
 from frazil.runtime import SYSTEM, Runtime
 from frazil.stage.conform import conform_to
 from frazil.stage.rows import to_reader
+
+if TYPE_CHECKING:
+    from pyiceberg.table.locations import LocationProvider
+    from pyiceberg.table.sorting import SortField, SortOrder
 
 MIB = 1024 * 1024
 SORT_BUFFER_BYTES = 128 * MIB
@@ -240,6 +242,9 @@ def _cached_write_layout(
     options: tuple[tuple[str, str], ...],
     purpose: Purpose,
 ) -> WriteLayout:
+    from pyiceberg.table.locations import load_location_provider
+    from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
+
     schema, spec = schema_key.value, spec_key.value
     order = SortOrder.model_validate_json(order_json) if order_json and purpose != "keys" else UNSORTED_SORT_ORDER
     settings = _settings(dict(properties), dict(options))
@@ -427,6 +432,8 @@ def _value(scalar: Any, source: _Source) -> Any:
 
 def _sorted(rows: pa.Table, sort: tuple[tuple[_Source, SortField], ...]) -> pa.Table:
     """The rows in the table's order. Nulls and NaN get separate sort keys, as Arrow orders them differently."""
+    from pyiceberg.table.sorting import NullOrder, SortDirection
+
     batch = rows.combine_chunks().to_batches()[0]
     keys: dict[str, Any] = {}
     directions: list[tuple[str, Any]] = []

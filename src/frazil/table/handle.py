@@ -5,11 +5,10 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.table.sorting import SortOrder
 
 from frazil.catalog import records
 from frazil.commit.retry import Retry
@@ -29,6 +28,9 @@ from frazil.table.merge import MergeBuilder
 from frazil.table.options import Mode, UpsertMode, WriteOptions
 from frazil.table.reads import HistoryEntry, PartitionEntry
 from frazil.table.source import Source
+
+if TYPE_CHECKING:
+    from pyiceberg.table.sorting import SortOrder
 
 
 class TableHandle:
