@@ -239,7 +239,7 @@ def test_insert_of_a_query(shop: frazil.Lake, run: Run, text: str, wanted: list[
     ("text", "sentence"),
     [
         ("INSERT INTO shop.names SELECT 1", "The query has 1 columns, but 2 are expected"),
-        ("INSERT INTO shop.names (id, nope) SELECT 1, 2", "names the column 'nope'"),
+        ("INSERT INTO shop.names (id, nope) SELECT 1, 2", "names the unknown column 'nope'"),
         ("INSERT INTO shop.names SELECT 1.5, 'x'", "does not fit"),
         ("INSERT INTO shop.names SELECT 'x', 'x'", "id"),
         ("INSERT INTO shop.names FROM shop.nothing SELECT 1, 2", "Neither the lake nor the Spark session"),
