@@ -130,6 +130,7 @@ def gathered(lake: frazil.Lake, count: int) -> Iterator[None]:
             release()
 
 
+@pytest.mark.timeout(900)
 def test_two_versions_commit_for_each_other(earlier_python: str, uri: str, tmp_path: Path) -> None:
     warehouse = f"file://{tmp_path}/warehouse"
     with frazil.connect(uri, warehouse=warehouse) as lake:
