@@ -34,7 +34,7 @@ class QueueStats:
 
 
 def queue_stats(store: SqlStore) -> Mapping[str, QueueStats] | None:
-    """By table uuid, without tables whose queue is empty. None: there is no queue, or this user may not read it.
+    """By table uuid, without tables whose queue is empty. None: the catalog has no queue, or this user may not read it.
 
     A store that was opened read-only has no ``queue``; its statistics are read all the same.
     """
