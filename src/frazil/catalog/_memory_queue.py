@@ -135,15 +135,17 @@ class MemoryQueue:
     def address(self) -> str:
         return "memory"
 
-    def sleep(self, key: str, seconds: float) -> None:
+    def sleep(self, key: str, seconds: float) -> bool:
         if self._runtime is not SYSTEM:
             # A simulated clock: no other thread runs while this one waits on a condition variable.
             self._runtime.sleep(seconds)
-            return
+            return False
         with self._changed:
             row = self._rows.get(key)
             if row is not None and row.status.state is QueueState.WAITING:
                 self._changed.wait(seconds)
+        # One condition variable wakes all threads.
+        return False
 
     def notify(self, to_notify: Sequence[tuple[str, str]]) -> None:
         if to_notify:

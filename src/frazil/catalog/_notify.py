@@ -47,14 +47,15 @@ class Waiters:
             self._notified.update(keys)
             self._condition.notify_all()
 
-    def sleep(self, key: str, seconds: float, listen: Callable[[float], Iterable[str]] | None) -> None:
-        """Until ``key`` is notified or time is up. ``listen`` waits so long at most and returns the keys it received.
+    def sleep(self, key: str, seconds: float, listen: Callable[[float], Iterable[str]] | None) -> bool:
+        """Until ``key`` is notified (True) or time is up. ``listen`` waits so long at most and returns the keys it
+        received.
 
         None: this process cannot be notified, and the thread polls soon.
         """
         if listen is None:
             self._runtime.sleep(min(seconds, _POLL_S))
-            return
+            return False
         end = self._runtime.monotonic() + seconds
         while (left := end - self._runtime.monotonic()) > 0:
             with self._condition:
@@ -71,7 +72,9 @@ class Waiters:
                     self._is_listening = False
                     self._condition.notify_all()
         with self._condition:
+            was_notified = key in self._notified
             self._notified.discard(key)
+        return was_notified
 
 
 class SocketNotifier:
@@ -129,8 +132,8 @@ class SocketNotifier:
             raise
         self._socket, self._name = bound, name
 
-    def sleep(self, key: str, seconds: float) -> None:
-        self._waiters.sleep(key, seconds, self._listen if self.address() else None)
+    def sleep(self, key: str, seconds: float) -> bool:
+        return self._waiters.sleep(key, seconds, self._listen if self.address() else None)
 
     def _listen(self, seconds: float) -> list[str]:
         bound = self._socket
@@ -241,8 +244,8 @@ class ListenConnection:
                 return self._channel
         return ""
 
-    def sleep(self, key: str, seconds: float) -> None:
-        self._waiters.sleep(key, seconds, self._listen if self.address() else None)
+    def sleep(self, key: str, seconds: float) -> bool:
+        return self._waiters.sleep(key, seconds, self._listen if self.address() else None)
 
     def _listen(self, seconds: float) -> list[str]:
         connection, wakeup = self._connection, self._wakeup

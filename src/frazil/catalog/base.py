@@ -255,8 +255,8 @@ class Notifier(Protocol):
     def address(self) -> str:
         """Where this process listens."""
 
-    def sleep(self, key: str, seconds: float) -> None:
-        """Until the writer of this commit is notified, or so long."""
+    def sleep(self, key: str, seconds: float) -> bool:
+        """Until the writer of this commit is notified, or so long. True: it was notified, and no other writer."""
 
     def notify(self, to_notify: Sequence[tuple[str, str]]) -> None:
         """Wake the writers at (address, key)."""

@@ -166,10 +166,11 @@ class QueuedWriter:
         location, since = "", self._runtime.monotonic()
         # The first in the queue is notified when the lock is free. A writer with company only polls, later.
         is_first = not self._has_company or self.has_reservation
+        is_next = False
         while True:
             # The ticket is in the queue: either the leader sees it, or this writer sees that the lock is free.
             release = try_lock(self._catalog, self._ident) if is_first else None
-            if release is not None and not self._yields(release):
+            if release is not None and (is_next or not self._yields(release)):
                 return release
             now = self._runtime.monotonic()
             # The first read only records where the table is.
@@ -180,7 +181,8 @@ class QueuedWriter:
                 location, since = found, now
             until()
             self.sign_of_life()
-            self.pause((_SLEEP_S if is_first else _SHORT_SLEEP_S) * (0.5 + self._runtime.random()))
+            # The leader before found this commit first in the queue if it notified its writer, and it still waits.
+            is_next = self.pause((_SLEEP_S if is_first else _SHORT_SLEEP_S) * (0.5 + self._runtime.random()))
             is_first = True
             # Only this writer decides about its reservation.
             if not self.has_reservation and (status := self._status()).state is not QueueState.WAITING:
@@ -201,12 +203,12 @@ class QueuedWriter:
         self._queue.notifier.notify([(first.ticket.notify_address, first.ticket.key)])
         return True
 
-    def pause(self, seconds: float) -> None:
-        """So long, or until this writer is notified."""
+    def pause(self, seconds: float) -> bool:
+        """So long, or until this writer is notified (True)."""
         if self.ticket is None:
             self._runtime.sleep(seconds)
-        else:
-            self._queue.notifier.sleep(self.ticket.key, seconds)
+            return False
+        return self._queue.notifier.sleep(self.ticket.key, seconds)
 
     @property
     def must_lead(self) -> bool:

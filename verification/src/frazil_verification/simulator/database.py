@@ -313,21 +313,23 @@ class SimulatedNotifier:
     def address(self) -> str:
         return self._process.name
 
-    def sleep(self, key: str, seconds: float) -> None:
+    def sleep(self, key: str, seconds: float) -> bool:
         task = self._process.world.schedule.current
         if task is not None:
             self._sleepers[self._process.name, key] = task
+        was_notified = False
         try:
             self._process.sleep(seconds)
         finally:
-            self._sleepers.pop((self._process.name, key), None)
+            was_notified = self._sleepers.pop((self._process.name, key), None) is None and task is not None
+        return was_notified
 
     def notify(self, to_notify: Sequence[tuple[str, str]]) -> None:
         for each in to_notify:
             if self._process.strikes(Point.NOTIFICATION) is Fault.LOST_NOTIFICATION:
                 self._process.struck(Fault.LOST_NOTIFICATION)
             elif each in self._sleepers:
-                self._process.world.schedule.wake(self._sleepers[each])
+                self._process.world.schedule.wake(self._sleepers.pop(each))
 
     def notify_at_commit(self, db: Db, to_notify: Sequence[tuple[str, str]], outcomes: Mapping[str, bytes]) -> None:
         """``notify_after_commit`` does it."""
