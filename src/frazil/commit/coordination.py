@@ -62,6 +62,11 @@ class Coordination:
     def is_queued(self) -> bool:
         return self._queued is not None and self._queued.ticket is not None
 
+    @property
+    def queues_next(self) -> bool:
+        """The next attempt begins with waiting in the queue. A leader that lost to a foreign writer is still in it."""
+        return self._queued is not None and self._queued.ticket is None
+
     # One attempt, by this writer or by a leader
 
     def attempt(self, check_time: Callable[[], None]) -> AttemptResult:

@@ -109,21 +109,22 @@ class _Loop:
                 "retry=frazil.Retry(tries=…) or the table property commit.retry.num-retries",
             )
         observe.retried("lost race")
-        self._wait(lost - 1)
+        # In the queue, writers wait for each other: to sleep before it would only add to that.
+        self._pause(0.0 if self._coordination.queues_next else self._retry.wait_s(lost - 1, self._runtime.random()))
 
     def _wait_after_fault(self, fault: FrazilError) -> None:
         self._progress.met_fault()
         if self._progress.faults > self._retry.fault_tries:
             raise fault
         observe.retried("fault")
-        self._wait(self._progress.faults - 1)
+        self._pause(self._retry.wait_s(self._progress.faults - 1, self._runtime.random()))
 
-    def _wait(self, n: int) -> None:
-        wait = self._retry.wait_s(n, self._runtime.random())
+    def _pause(self, wait: float) -> None:
         if self._retry.total_s is not None and self._progress.elapsed + wait > self._retry.total_s:
             raise self._out_of_time()
         self._progress.reached(Phase.WAITING)
-        self._coordination.pause(wait)
+        if wait:
+            self._coordination.pause(wait)
 
     # Deadline
 
