@@ -295,3 +295,5 @@ class Commit:
     bytes_written: int = 0
     rolled_back: bool = False
     """The write landed, and a later rollback removed it from the branch's history; it is not committed again."""
+    redone: int = 0
+    """How often the statement was evaluated again, because rows that it would have read arrived or went."""

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 _PINNED_MS = 24 * 60 * 60 * 1000
 """How long the snapshots of a transaction are kept for it at most, if it stays open or its process dies."""
-_OF_THE_TRANSACTION = ("isolation", "retry", "commit_id", "dry_run", "on_phase", "own_snapshot")
+_OF_THE_TRANSACTION = ("isolation", "retry", "commit_id", "dry_run", "on_phase", "own_snapshot", "on_conflict")
 """Options that belong to the transaction as a whole."""
 
 
@@ -388,8 +388,6 @@ class KeepForTransaction:
         return Identity(str(self.transaction.lake.runtime.new_uuid()), "", given=False), None
 
     def run(self, statement: Statement) -> Commit:
-        if statement.reevaluates:
-            raise InvalidInput("on_added='include' evaluates a delete again, which a transaction cannot do")
         call, write = statement.call, statement.write()
         if not write.is_empty:
             for change in call.before:

@@ -1,7 +1,7 @@
 """One attempt of a commit, from the head to the outcome of one swap.
 
     read the head ─▶ landed already? ─▶ check and rebase each step ─▶ build ─▶ prepare ─▶ swap ─▶ resolve
-                                           └─ Refused                                       └─ Landed | Lost
+                                           └─ Conflicting                                   └─ Landed | Lost
 
 Everything computed from a head dies with its attempt, except the operation's own manifests, which depend on no head.
 """
@@ -34,6 +34,7 @@ from frazil.commit.stages import Built, Refused, TicketOutcome
 from frazil.commit.unit import CommitUnit, TableUnit
 from frazil.errors import CorruptMetadata, FrazilError, StorageError, Unsupported
 from frazil.format.metadata import TableMetadata
+from frazil.model import Conflict
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,15 @@ class NotAlone:
     """Other commits are queued, and all of them would lose to this swap."""
 
 
-AttemptResult = Landed | Lost | NotAlone | Refused
+@dataclass(frozen=True, slots=True, eq=False)
+class Conflicting:
+    """What landed since the base conflicts with the unit on this head. Nothing was sent."""
+
+    head: Head
+    conflicts: tuple[Conflict, ...]
+
+
+AttemptResult = Landed | Lost | NotAlone | Conflicting
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,7 +79,7 @@ class Attempt:
         files = AttemptFiles(self.context.storage)
         built = self._built(head, members, files)
         if isinstance(built, Refused):
-            return built
+            return Conflicting(head, built.conflicts)
         if not built.updates:
             return self._nothing_to_do(head)
         prepared = self._prepared(built, files)

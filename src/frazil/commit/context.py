@@ -19,6 +19,8 @@ class Phase(enum.StrEnum):
     PREPARED = "prepared"
     SWAPPED = "swapped"
     WAITING = "waiting"
+    REDONE = "redone"
+    """The statement was evaluated again."""
     QUEUED = "queued"
     """The commit is in the queue."""
 

@@ -11,22 +11,31 @@ import contextlib
 import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 
 from frazil.catalog.base import QueueState, QueueStatus
 from frazil.catalog.commit_lock import commit_lock
-from frazil.commit.attempt import Attempt, AttemptResult, Lost, NotAlone
+from frazil.commit.attempt import Attempt, AttemptResult, Conflicting, Lost, NotAlone
 from frazil.commit.checking import refused_at
 from frazil.commit.context import CommitContext
 from frazil.commit.delegation import delegable
 from frazil.commit.progress import Progress, SwapState
 from frazil.commit.queued_writer import QueuedWriter
+from frazil.commit.redo import redone
 from frazil.commit.results import Landed, unknown_error
 from frazil.commit.stages import TicketOutcome
 from frazil.commit.unit import CommitUnit
 from frazil.errors import CatalogUnavailable, CommitUnknown, CorruptMetadata, FrazilError
 
 _LOCK_PATIENCE_S = 10.0
+_SHORT_S = 0.2
+"""A redo that took longer is followed by another one, before the commit lock is taken."""
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+@dataclass(frozen=True, slots=True)
+class Redone:
+    """The statement was evaluated again: the next attempt is made in the queue, under the commit lock."""
 
 
 class Coordination:
@@ -63,22 +72,27 @@ class Coordination:
         return self._queued is not None and self._queued.ticket is not None
 
     @property
+    def unit(self) -> CommitUnit:
+        """With its statement as it was evaluated last."""
+        return self._unit
+
+    @property
     def queues_next(self) -> bool:
         """The next attempt begins with waiting in the queue. A leader that lost to a foreign writer is still in it."""
         return self._queued is not None and self._queued.ticket is None
 
     # One attempt, by this writer or by a leader
 
-    def attempt(self, check_time: Callable[[], None]) -> AttemptResult:
+    def attempt(self, check_time: Callable[[], None]) -> AttemptResult | Redone:
         """``check_time`` is called while another writer leads, and raises when the commit's time is up."""
         queued, now = self._queued, self._context.runtime.monotonic()
         if (earlier := self._fence_earlier_ticket()) is not None:
             return earlier
         if queued is None:
             with self._commit_lock():
-                return self._attempt().run()
-        if queued.ticket is None and not self._progress.lost and not queued.is_busy(now):
-            found = self._attempt().run()
+                return self._attempt_or_redo(has_lock=self._has_met_others)
+        if queued.ticket is None and not self._has_met_others and not queued.is_busy(now):
+            found = self._attempt_or_redo()
             if not isinstance(found, NotAlone):
                 return found
             queued.saw_others(now)
@@ -89,7 +103,7 @@ class Coordination:
             return self._decided(release)
         try:
             queued.gather()
-            return self._attempt(leads=True).run()
+            return self._attempt_or_redo(leads=True, has_lock=True)
         finally:
             release()
             with contextlib.suppress(FrazilError):
@@ -98,10 +112,33 @@ class Coordination:
     def _attempt(self, *, leads: bool = False) -> Attempt:
         return Attempt(self._context, self._unit, self._table, self._progress, self._queued, leads)
 
+    def _attempt_or_redo(self, *, leads: bool = False, has_lock: bool = False) -> AttemptResult | Redone:
+        """One attempt. With the commit lock, another one follows a redo at once: little has arrived since."""
+        while True:
+            found = self._attempt(leads=leads).run()
+            if not isinstance(found, Conflicting) or not self._redo(found):
+                return found
+            if not has_lock:
+                return Redone()
+            self._progress.begin_attempt()
+
+    def _redo(self, found: Conflicting) -> bool:
+        """Evaluate the statement on the head that it conflicts with."""
+        unit = redone(self._context, self._unit, found.head, found.conflicts, self._progress)
+        if unit is None:
+            return False
+        self._unit = unit
+        (self._table,) = unit.tables
+        return True
+
+    @property
+    def _has_met_others(self) -> bool:
+        return bool(self._progress.lost or self._progress.redone)
+
     def _commit_lock(self) -> AbstractContextManager[None]:
         # The first attempt goes ahead at once. Writers that have lost a race take the commit lock in turn: attempts
         # that overlap are attempts that lose, and the more so the busier the machine is.
-        if not self._progress.lost:
+        if not self._has_met_others:
             return nullcontext()
         total_s = self._unit.retry.total_s
         left = _LOCK_PATIENCE_S if total_s is None else total_s - self._progress.elapsed
@@ -112,7 +149,13 @@ class Coordination:
         """Read what the checks need while another writer leads; it is remembered (rule P4)."""
         with contextlib.suppress(CorruptMetadata):
             # The attempt reports what this finds.
-            refused_at(self._table, self._catalog.load(self._table.ident), self._catalog)
+            while True:
+                head, now = self._catalog.load(self._table.ident), self._context.runtime.monotonic()
+                conflicts = refused_at(self._table, head, self._catalog)
+                if not conflicts or not self._redo(Conflicting(head, conflicts)):
+                    return
+                if self._context.runtime.monotonic() - now < _SHORT_S:
+                    return
 
     def _decided(self, status: QueueStatus) -> AttemptResult:
         """Another writer has decided about the queued commit."""

@@ -1,6 +1,7 @@
 """The commit loop: attempts until one lands, a conflict is found, or the retry budget is used up.
 
-    operation ──▶ attempt ──▶ Landed: return · Refused: raise · Lost: wait, again · fault: wait, again
+    operation ──▶ attempt ──▶ Landed: return · Conflicting: raise · Lost: wait, again · fault: wait, again
+                          └─▶ Redone: again
 
 Rows are staged before the loop and never rewritten by it. One attempt is in ``attempt.py``; ``coordination.py``
 decides whether this writer makes it or the leader of a group.
@@ -12,16 +13,15 @@ from collections.abc import Sequence
 from typing import NoReturn, assert_never
 
 from frazil import observe
-from frazil.commit.attempt import Lost, NotAlone
+from frazil.commit.attempt import Conflicting, Lost, NotAlone
 from frazil.commit.context import CommitContext, Phase
-from frazil.commit.coordination import Coordination
+from frazil.commit.coordination import Coordination, Redone
 from frazil.commit.manifest_merge import merged
 from frazil.commit.operations import Identity, Operation
 from frazil.commit.progress import Progress, SwapState
 from frazil.commit.results import Landed, conflict_error
 from frazil.commit.retry import Retry
-from frazil.commit.stages import Refused
-from frazil.commit.unit import CommitUnit, TableUnit, name_of
+from frazil.commit.unit import CommitUnit, EvaluatedStatement, TableUnit, name_of
 from frazil.errors import (
     CatalogUnavailable,
     CorruptMetadata,
@@ -34,12 +34,19 @@ from frazil.model import Commit, Conflict
 
 
 def commit(
-    context: CommitContext, operations: Operation | Sequence[Operation], identity: Identity, retry: Retry
+    context: CommitContext,
+    operations: Operation | Sequence[Operation],
+    identity: Identity,
+    retry: Retry,
+    statement: EvaluatedStatement | None = None,
 ) -> Commit:
-    """Commit an operation, or several as one, or raise an error that says what is known about the outcome."""
+    """Commit an operation, or several as one, or raise an error that says what is known about the outcome.
+
+    ``statement``: what the last of them, a write, was evaluated from; it is evaluated again instead of conflicting.
+    """
     chain = tuple(operations) if isinstance(operations, Sequence) else (operations,)
     table = TableUnit.of(context.ident, chain, context.storage, context.runtime)
-    loop = _Loop(context, CommitUnit((table,), identity, retry, name_of(chain)))
+    loop = _Loop(context, CommitUnit((table,), identity, retry, name_of(chain), statement))
     return observe.committing(context, chain, identity, loop.run)
 
 
@@ -49,11 +56,14 @@ class _Loop:
     def __init__(self, context: CommitContext, unit: CommitUnit) -> None:
         self._context = context
         self._runtime = context.runtime
-        self._unit = unit
         self._retry = unit.retry
         self._progress = Progress(context, unit)
         self._coordination = Coordination(context, unit, self._progress)
         self._has_told_queued = False
+
+    @property
+    def _unit(self) -> CommitUnit:
+        return self._coordination.unit
 
     def run(self) -> Commit:
         try:
@@ -83,8 +93,10 @@ class _Loop:
             match found:
                 case Landed():
                     return found
-                case Refused(conflicts):
+                case Conflicting(_, conflicts):
                     self._refuse(conflicts)
+                case Redone():
+                    observe.retried("redo")
                 case Lost() | NotAlone():
                     self._wait_after_loss()
                 case _:
@@ -93,7 +105,7 @@ class _Loop:
     def _refuse(self, conflicts: tuple[Conflict, ...]) -> NoReturn:
         self._progress.attempt_ended("conflict", ", ".join(str(each.check) for each in conflicts))
         observe.refused(self._unit.name, conflicts)
-        raise conflict_error(self._unit.name, self._context.ident, conflicts)
+        raise conflict_error(self._unit.name, self._context.ident, conflicts, self._progress)
 
     # Retry
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 
 from frazil import observe
 from frazil.commit.build import AttemptFiles
 from frazil.commit.context import CommitContext, Phase
 from frazil.commit.stages import Built
-from frazil.commit.unit import CommitUnit
+from frazil.commit.unit import CommitUnit, TableUnit
 from frazil.format.metadata import TableMetadata
+from frazil.model import Conflict
 
 
 class SwapState(enum.Enum):
@@ -32,6 +34,10 @@ class Progress:
         self.lost = 0
         """Races in a row."""
         self.faults = 0
+        self.redone = 0
+        """How often the statement was evaluated again."""
+        self.first_base: int | None = None
+        """The snapshot that it was evaluated on first, if it was evaluated again."""
         self.state = SwapState.SETTLED
         self.first_head: TableMetadata | None = None
         """The head that the first attempt found."""
@@ -50,6 +56,13 @@ class Progress:
 
     def met_fault(self) -> None:
         self.faults += 1
+
+    def redoes(self, conflicts: Sequence[Conflict], table: TableUnit) -> None:
+        if not self.redone:
+            self.first_base = table.base_id
+        self.redone += 1
+        self.attempt_ended("redone", ", ".join(dict.fromkeys(str(each.check) for each in conflicts)))
+        self.reached(Phase.REDONE)
 
     def found_head(self, head: TableMetadata) -> None:
         if self.first_head is None:
@@ -72,6 +85,11 @@ class Progress:
         self.state = SwapState.LANDED
 
     # Time, phases and events
+
+    @property
+    def is_late(self) -> bool:
+        total_s = self._unit.retry.total_s
+        return total_s is not None and self.elapsed > total_s
 
     @property
     def elapsed(self) -> float:

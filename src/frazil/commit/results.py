@@ -122,14 +122,20 @@ def unchanged_commit(unit: CommitUnit, table: TableUnit, progress: Progress, hea
         attempts=progress.attempts,
         elapsed=progress.elapsed,
         changed=False,
+        redone=progress.redone,
     )
 
 
-def conflict_error(name: str, ident: Ident, found: tuple[Conflict, ...]) -> ConflictError:
+def conflict_error(
+    name: str, ident: Ident, found: tuple[Conflict, ...], progress: Progress | None = None
+) -> ConflictError:
     """The error for a list of conflicts; on a terminal each has a line of its own."""
     lines = [f"\n  {each}." for each in found[:_SHOWN]]
     if len(found) > _SHOWN:
         lines.append(f"\n  … and {len(found) - _SHOWN} more.")
+    if progress is not None and progress.redone:
+        times = "once" if progress.redone == 1 else f"{progress.redone} times"
+        lines.append(f"\n  It was evaluated again {times} in {progress.elapsed:.1f} s, and this was found at the end.")
     advice = " ".join(dict.fromkeys(f"{each.advice}." for each in found if each.advice))
     return ConflictError(
         f"The {name} on {ident} conflicts with concurrent commits and was not committed",
@@ -163,12 +169,13 @@ def _commit(
         attempts=progress.attempts,
         rebased_over=_rebased_over(table, progress, head, newest),
         elapsed=progress.elapsed,
+        redone=progress.redone,
     )
 
 
 def _rebased_over(table: TableUnit, progress: Progress, head: TableMetadata, newest: int | None) -> int:
     first = progress.first_head
-    base = table.base_id or (first.ref_snapshot_id(table.branch) if first is not None else None)
+    base = progress.first_base or table.base_id or (first.ref_snapshot_id(table.branch) if first is not None else None)
     count = 0
     for each in head.ancestors(newest):
         if each.snapshot_id == base:

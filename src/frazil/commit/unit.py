@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 from frazil.commit.inspection import FullInspector
 from frazil.commit.manifests import OperationManifests
@@ -93,6 +94,18 @@ class TableUnit:
         (step,) = self.writes
         return step.manifests.bundle(head)
 
+    def redone(self, write: Write, runtime: Runtime) -> TableUnit:
+        """The same unit with its last write evaluated again. What was staged for the earlier one alone is deleted."""
+        *others, earlier = self.steps
+        assert isinstance(earlier, WriteStep)
+        earlier.manifests.remove_all()
+        staged = set(write.staged_paths)
+        self.storage.delete([path for path in earlier.write.staged_paths if path not in staged])
+        manifests = OperationManifests(write, self.storage, runtime)
+        inspector = type(earlier.inspector)(self.storage, write, _added_by(self.operations[:-1]))
+        step = WriteStep(write, earlier.snapshot_id, manifests, inspector)
+        return replace(self, operations=(*self.operations[:-1], write), steps=(*others, step))
+
     # Clean-up
 
     def keep_rows(self) -> None:
@@ -115,6 +128,16 @@ class TableUnit:
             self.storage.delete(step.write.staged_paths)
 
 
+class EvaluatedStatement(Protocol):
+    """A statement that was given whole, so that it can be evaluated on any version of the table."""
+
+    @property
+    def write(self) -> Write: ...
+
+    def on(self, head: TableMetadata) -> EvaluatedStatement | None:
+        """The statement on a newer version: what has not changed since is kept. None: it cannot be evaluated there."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class CommitUnit:
     """The tables of one commit, its identity over all attempts, and how long it tries."""
@@ -124,6 +147,8 @@ class CommitUnit:
     retry: Retry
     name: str
     """The verb, for messages and metrics."""
+    statement: EvaluatedStatement | None = None
+    """What the last write of the only table was evaluated from; None: a conflict ends the commit."""
 
     def remove_everything(self) -> None:
         for table in self.tables:

@@ -30,9 +30,9 @@ def overwrite(view: View, rows: object, where: Filter, settings: Settings) -> Wr
     """Replace the rows that match ``where`` with these rows, each of which must match as well."""
     where = view.bound(where)
     with WriteBuilder(view, settings) as builder:
-        staged = builder.add_rows(matching_rows(rows, where, view))
+        inserted = 0 if view.kept else builder.add_rows(matching_rows(rows, where, view)).rows
         deleted = delete_matching(builder, where, COPY_ON_WRITE)
-        counts = RowCounts(inserted=staged.rows, deleted=deleted)
+        counts = RowCounts(inserted=inserted, deleted=deleted)
         return builder.build(Kind.OVERWRITE, counts, reads=(Read(where),), asked=where)
 
 
@@ -67,10 +67,10 @@ def replace_partitions(view: View, rows: object, settings: Settings) -> Write:
     """
     spec = replaced_spec(view)
     with WriteBuilder(view, settings) as builder:
-        staged = builder.add_rows(rows)
-        if not staged.files:
+        inserted = 0 if view.kept else builder.add_rows(rows).rows
+        if not builder.own_rows:
             return builder.build(Kind.REPLACE_PARTITIONS, RowCounts())
-        partitions = {partition_identity(file.partition): file.partition for file in staged.files}
+        partitions = {partition_identity(file.partition): file.partition for file in builder.own_rows}
         where = in_partitions(spec, partitions.values(), view.schema)
         deleted = 0
         for task in view.tasks(where):
@@ -78,7 +78,7 @@ def replace_partitions(view: View, rows: object, settings: Settings) -> Write:
             rows_of_file = matching_positions(task, builder.read_context)
             builder.delete_rows(task, rows_of_file, COPY_ON_WRITE)
             deleted += len(rows_of_file)
-        counts = RowCounts(inserted=staged.rows, deleted=deleted)
+        counts = RowCounts(inserted=inserted, deleted=deleted)
         return builder.build(Kind.REPLACE_PARTITIONS, counts, reads=(Read(where),), asked=where)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -76,13 +76,23 @@ def upsert(view: View, rows: object, settings: Settings, mode: UpsertMode) -> Wr
     """
     incoming = _IncomingRows(view, key_ids(view.metadata))
     with WriteBuilder(view, settings) as builder:
+        if view.kept is not None:
+            return _replaced_again(builder, incoming, view.kept.write, mode)
         staged = builder.add_rows(incoming.rows(rows))
         incoming.refuse_duplicates()
         if not staged.files:
             return builder.build(Kind.UPSERT, RowCounts())
         if mode == "equality":
             return _by_equality(builder, incoming, staged.rows)
-        return _by_position(builder, incoming, staged.rows, mode)
+        columns = incoming.columns()
+        read = Read(near_keys(view.schema, columns), Keys.of(incoming.field_ids, list(columns.values())))
+        return _by_position(builder, incoming, read, staged.rows, mode)
+
+
+def _replaced_again(builder: WriteBuilder, incoming: _IncomingRows, kept: Write, mode: UpsertMode) -> Write:
+    """The rows are staged already; what is left is to replace rows of files that arrived or changed since."""
+    (read,) = kept.reads
+    return _by_position(builder, incoming, replace(read, where=builder.view.bound(read.where)), 0, mode)
 
 
 def _by_equality(builder: WriteBuilder, incoming: _IncomingRows, count: int) -> Write:
@@ -94,16 +104,14 @@ def _by_equality(builder: WriteBuilder, incoming: _IncomingRows, count: int) -> 
     return builder.build(Kind.UPSERT, counts, keys=incoming.field_ids, key_spec_id=partitioned)
 
 
-def _by_position(builder: WriteBuilder, incoming: _IncomingRows, count: int, mode: UpsertMode) -> Write:
+def _by_position(builder: WriteBuilder, incoming: _IncomingRows, read: Read, count: int, mode: UpsertMode) -> Write:
     """Find the existing rows with these keys and delete them by position."""
-    view, columns = builder.view, incoming.columns()
-    keys = Keys.of(incoming.field_ids, list(columns.values()))
-    where = near_keys(view.schema, columns)
+    view, keys = builder.view, read.keys
     how = COPY_ON_WRITE if mode == "copy-on-write" else MERGE_ON_READ
     context = builder.narrowed(incoming.key_schema)
     there: list[pa.RecordBatch] = []
     replaced = 0
-    tasks = view.tasks(where)
+    tasks = view.tasks(read.where)
     view.check_size(tasks, "upsert")
     for task in tasks:
         rows = bitmap(_found(task, context, keys, there))
@@ -114,10 +122,10 @@ def _by_position(builder: WriteBuilder, incoming: _IncomingRows, count: int, mod
     updated = _distinct(incoming.columns_of(there)) if there else 0
     # More rows than keys: a key existed more than once; one row of it counts as updated.
     counts = RowCounts(inserted=count - updated, updated=updated, deleted=replaced - updated)
-    return builder.build(Kind.UPSERT, counts, reads=(Read(where, keys),), keys=incoming.field_ids)
+    return builder.build(Kind.UPSERT, counts, reads=(read,), keys=incoming.field_ids)
 
 
-def _found(task: FileTask, context: Any, keys: Keys, there: list[pa.RecordBatch]) -> Array:
+def _found(task: FileTask, context: Any, keys: Keys | None, there: list[pa.RecordBatch]) -> Array:
     numbers: list[Array] = []
     for batch, found in rows_with_positions(task, context, keys):
         there.append(batch)

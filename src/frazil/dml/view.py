@@ -8,7 +8,7 @@ from typing import Literal
 
 from pyiceberg.schema import Schema
 
-from frazil.commit.operations import Base, OnDeleted
+from frazil.commit.operations import Base, OnDeleted, Write
 from frazil.errors import InvalidInput, Unsupported
 from frazil.expr import Filter
 from frazil.format.metadata import TableMetadata
@@ -26,6 +26,15 @@ MAX_BYTES = "frazil.arrow.max-bytes"
 """The table property that says how much a verb may read in this process."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Kept:
+    """The part of a statement's earlier write that also holds on a newer version of the table (``redo.py``)."""
+
+    write: Write
+    left: frozenset[str]
+    """The data files of the newer version that the statement has to be evaluated on."""
+
+
 @dataclass(frozen=True, slots=True)
 class View:
     """One version of a table, seen through one of its branches."""
@@ -36,6 +45,8 @@ class View:
     branch: str
     table: str
     """Its name, for messages."""
+    kept: Kept | None = None
+    """None: the statement is evaluated on the whole table."""
 
     @property
     def snapshot(self) -> Snapshot | None:
@@ -55,8 +66,9 @@ class View:
         return where.rebound(self.schema)
 
     def tasks(self, where: Filter) -> tuple[FileTask, ...]:
-        """The files that may hold rows the filter selects, with all their statistics."""
-        return plan(self.metadata, self.snapshot, where, self.storage, all_statistics=True).tasks
+        """The files to evaluate that may hold rows the filter selects, with all their statistics."""
+        found = plan(self.metadata, self.snapshot, where, self.storage, all_statistics=True).tasks
+        return found if self.kept is None else tuple(task for task in found if task.file.file_path in self.kept.left)
 
     def check_size(self, tasks: Iterable[FileTask], verb: str) -> None:
         """Raises Unsupported when these are more bytes than one process should read for a verb."""

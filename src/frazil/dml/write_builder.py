@@ -55,7 +55,9 @@ class WriteBuilder:
     def __init__(self, view: View, settings: Settings) -> None:
         self.view = view
         self._settings = settings
-        self._parts = _Parts()
+        self._kept = None if view.kept is None else view.kept.write
+        self._parts = _Parts() if self._kept is None else _parts_of(self._kept)
+        self._staged_before = frozenset() if self._kept is None else frozenset(self._kept.staged_paths)
         self._since_ms = view.runtime.now_ms()
 
     def __enter__(self) -> Self:
@@ -66,9 +68,15 @@ class WriteBuilder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None:
-            self.view.storage.delete([file.file_path for file in (*self._parts.added, *self._parts.deletes)])
+            staged = (file.file_path for file in (*self._parts.added, *self._parts.deletes))
+            self.view.storage.delete([path for path in staged if path not in self._staged_before])
 
     # Added rows
+
+    @property
+    def own_rows(self) -> list[DataFile]:
+        """The files staged so far that are not copies; with those of an earlier evaluation of the statement."""
+        return [file for file in self._parts.added if file.file_path not in self._parts.copies]
 
     def add_rows(self, rows: object) -> StagedFiles:
         """New rows, or rows with new values, under the table's current schema, spec and sort order."""
@@ -212,7 +220,8 @@ class WriteBuilder:
             parts.positions, parts.touched, metadata=view.metadata, storage=view.storage, runtime=view.runtime
         )
         schema = view.schema
-        return Write(
+        added = [file for file in parts.added if file.file_path not in self._staged_before]
+        write = Write(
             kind=kind,
             table_uuid=view.metadata.uuid,
             base=view.base,
@@ -233,12 +242,43 @@ class WriteBuilder:
             predicate=None if asked is None else _predicate(asked),
             on_deleted=self._settings.on_deleted,
             schema_id=view.metadata.current_schema_id,
-            written_ids=_with_values(parts.added, schema),
-            nullable_ids=_with_nulls(parts.added, schema),
+            written_ids=_with_values(added, schema),
+            nullable_ids=_with_nulls(added, schema),
             staged_since_ms=self._since_ms,
             rows=rows,
             snapshot_properties=self._settings.snapshot_properties,
         )
+        return write if self._kept is None else _with_kept(write, self._kept)
+
+
+def _parts_of(kept: Write) -> _Parts:
+    return _Parts(
+        added=list(kept.added),
+        copies=dict(kept.copies),
+        removed=list(kept.removed),
+        removed_deletes={file.file_path: file for file in kept.removed_deletes},
+        deletes=list(kept.deletes),
+        touched=dict(kept.touched),
+        staged_positions=[kept.positions],
+        staged_moved=[kept.moved],
+    )
+
+
+def _with_kept(write: Write, kept: Write) -> Write:
+    """The totals of what was evaluated now and of what was kept."""
+    rows = RowCounts(
+        kept.rows.inserted + write.rows.inserted,
+        kept.rows.updated + write.rows.updated,
+        kept.rows.deleted + write.rows.deleted,
+    )
+    since = [each.staged_since_ms for each in (write, kept) if each.staged_since_ms is not None]
+    return replace(
+        write,
+        written_ids={**write.written_ids, **kept.written_ids},
+        nullable_ids=write.nullable_ids | kept.nullable_ids,
+        staged_since_ms=min(since, default=None),
+        rows=rows,
+    )
 
 
 def _joined(own: Rows, others: list[Rows]) -> Rows:

@@ -51,18 +51,18 @@ class SparkEngine:
     def overwrite(self, view: View, rows: object, where: Filter, settings: Settings) -> Write:
         where = view.bound(where)
         with SparkWriteBuilder(self.spark, view, settings) as builder:
-            staged = builder.add_frame(self._frame(rows), where)
+            inserted = 0 if view.kept else builder.add_frame(self._frame(rows), where).rows
             deleted = builder.delete_matching(where, COPY_ON_WRITE)
-            counts = RowCounts(inserted=staged.rows, deleted=deleted)
+            counts = RowCounts(inserted=inserted, deleted=deleted)
             return builder.build(Kind.OVERWRITE, counts, reads=(Read(where),), asked=where)
 
     def replace_partitions(self, view: View, rows: object, settings: Settings) -> Write:
         spec = replaced_spec(view)
         with SparkWriteBuilder(self.spark, view, settings) as builder:
-            staged = builder.add_frame(self._frame(rows))
-            if not staged.files:
+            inserted = 0 if view.kept else builder.add_frame(self._frame(rows)).rows
+            if not builder.own_rows:
                 return builder.build(Kind.REPLACE_PARTITIONS, RowCounts())
-            partitions = {partition_identity(file.partition): file.partition for file in staged.files}
+            partitions = {partition_identity(file.partition): file.partition for file in builder.own_rows}
             where = in_partitions(spec, partitions.values(), view.schema)
             tasks = [without_residual_if_replaced(task, spec.spec_id, partitions) for task in view.tasks(where)]
             some = [task for task in tasks if task.residual is not None]
@@ -70,7 +70,7 @@ class SparkEngine:
             if some:
                 found = builder.rows(some, view.schema).select(FILE, POSITION)
                 deleted += builder.delete_positions(some, found, COPY_ON_WRITE)
-            counts = RowCounts(inserted=staged.rows, deleted=deleted)
+            counts = RowCounts(inserted=inserted, deleted=deleted)
             return builder.build(Kind.REPLACE_PARTITIONS, counts, reads=(Read(where),), asked=where)
 
     def delete(self, view: View, where: Filter, settings: Settings, mode: Mode) -> Write:
@@ -101,15 +101,15 @@ class SparkEngine:
     def upsert(self, view: View, rows: object, settings: Settings, mode: UpsertMode) -> Write:
         field_ids = key_ids(view.metadata)
         with SparkWriteBuilder(self.spark, view, settings) as builder:
-            staged = builder.add_frame(self._frame(rows))
-            if not staged.files:
+            count = 0 if view.kept else builder.add_frame(self._frame(rows)).rows
+            if not builder.own_rows:
                 return builder.build(Kind.UPSERT, RowCounts())
             # The keys of the written rows: evaluating the given frame again may return different rows (P34).
-            keys = KeyFrame.of_files(builder, staged.files, field_ids)
+            keys = KeyFrame.of_files(builder, builder.own_rows, field_ids)
             keys.refuse_duplicates()
             if mode == "equality":
-                return self._by_equality(builder, keys, staged.rows)
-            return self._by_position(builder, keys, staged.rows, mode)
+                return self._by_equality(builder, keys, count)
+            return self._by_position(builder, keys, count, mode)
 
     def _by_equality(self, builder: SparkWriteBuilder, keys: KeyFrame, count: int) -> Write:
         view, metadata = builder.view, builder.view.metadata

@@ -21,6 +21,7 @@ from frazil.table.options import (
     checked,
     checked_on_deleted,
     checked_summary,
+    chosen_on_conflict,
     isolation_level,
 )
 
@@ -67,6 +68,7 @@ def begin(
         merge_schema=options.get("merge_schema", False),
         dry_run=options.get("dry_run", False),
         own_snapshot=options.get("own_snapshot", False),
+        on_conflict=chosen_on_conflict(options.get("on_conflict"), metadata),
         started=started,
         found=found,
         engine=engine,

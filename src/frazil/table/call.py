@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from frazil.commit.context import OnPhase
-from frazil.commit.intents import Intent
+from frazil.commit.intents import Intent, IntentConflict
 from frazil.commit.metadata_changes import metadata_change, pin
-from frazil.commit.operations import Identity, MetadataChange, Write
+from frazil.commit.operations import Identity, Kind, MetadataChange, Write
 from frazil.commit.retry import Retry
 from frazil.dml.engine import ARROW, Engine
+from frazil.dml.redo import continued, without_lost_groups
 from frazil.dml.view import Settings, View
 from frazil.format.metadata import TableMetadata
 from frazil.format.updates import apply
 from frazil.model import Commit
 
 Build = Callable[[View, Settings], Write]
+OnConflict = Literal["redo", "abort"]
+"""What a statement does that meets a conflict: it is evaluated again on what changed, or refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,7 @@ class Call:
     merge_schema: bool
     dry_run: bool
     own_snapshot: bool = False
+    on_conflict: OnConflict = "redo"
     before: tuple[MetadataChange, ...] = ()
     """Metadata changes that go into the same commit, ahead of the rows."""
     started: float = 0.0
@@ -72,13 +77,55 @@ class Statement:
 
     call: Call
     build: Build
-    reevaluates: bool = False
-    """After a conflict the write is built again on the new head, instead of failing."""
+    is_whole: bool = False
+    """It decides by the table's rows alone, so that it can be evaluated on any version of the table."""
 
     def write(self) -> Write:
         """Stage the files of the write, on the call's version of the table."""
-        return self.build(self.call.view, self.call.settings)
+        write = self.build(self.call.view, self.call.settings)
+        return replace(write, own_snapshot=self.call.own_snapshot)
 
-    def on(self, metadata: TableMetadata) -> Statement:
-        """The same statement on a newer version of the table."""
-        return replace(self, call=self.call.on(metadata))
+    def evaluated(self) -> Evaluated:
+        return Evaluated(self, self.write())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Evaluated:
+    """A statement with its write on the call's version of the table."""
+
+    statement: Statement
+    write: Write
+
+    @property
+    def can_be_redone(self) -> bool:
+        statement, write = self.statement, self.write
+        return statement.is_whole and statement.call.on_conflict == "redo" and not write.is_empty
+
+    def on(self, head: TableMetadata) -> Evaluated | None:
+        """The same on a newer version (``dml/redo.py``); None: changes that belong to it do not fit there."""
+        call = self.statement.call
+        after = _changed(call.before, head)
+        if after is None:
+            return None
+        view = replace(call.view, metadata=after, kept=None)
+        if self.write.kind is Kind.REWRITE and _has_base(self.write, after):
+            return replace(self, write=without_lost_groups(self.write, view))
+        later = replace(self.statement, call=replace(call, view=continued(call.view, self.write, view)))
+        return later.evaluated()
+
+
+def _has_base(write: Write, head: TableMetadata) -> bool:
+    base = write.base.snapshot_id
+    return base is not None and head.is_ancestor(base, of=head.ref_snapshot_id(write.branch))
+
+
+def _changed(changes: Sequence[MetadataChange], head: TableMetadata) -> TableMetadata | None:
+    """The head with the metadata changes that a call makes ahead of its rows."""
+    for change in changes:
+        try:
+            found = metadata_change(change, head, head.last_updated_ms)
+        except IntentConflict:
+            return None
+        if found is not None:
+            head = apply(head, found[0], now_ms=head.last_updated_ms, previous_location=None)
+    return head

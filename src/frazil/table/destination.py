@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from frazil.commit.context import OnPhase
 from frazil.commit.loop import commit
-from frazil.commit.operations import Identity, MetadataChange, Operation, Write, digest
+from frazil.commit.operations import Identity, MetadataChange, Operation, digest
 from frazil.commit.results import find_commit
 from frazil.commit.retry import Retry, from_properties
-from frazil.errors import ConflictError, InvalidInput
+from frazil.commit.unit import EvaluatedStatement
+from frazil.errors import InvalidInput
 from frazil.format.metadata import TableMetadata
 from frazil.model import Commit, Ident
-from frazil.table.call import Call, Statement
+from frazil.table.call import Statement
 from frazil.table.options import WriteOptions, checked_commit_id
 from frazil.table.source import CurrentTable, Source
 
@@ -87,14 +88,12 @@ class CommitNow:
         return identity, found
 
     def run(self, statement: Statement) -> Commit:
-        """Evaluate the statement and commit it; after a conflict once more on the new head, if it allows that."""
-        evaluations = statement.call.retry.tries if statement.reevaluates else 1
-        for _ in range(evaluations - 1):
-            try:
-                return self._commit_write(statement.call, statement.write())
-            except ConflictError:
-                statement = statement.on(self.source.metadata())
-        return self._commit_write(statement.call, statement.write())
+        call, evaluated = statement.call, statement.evaluated()
+        write = evaluated.write
+        operations: list[Operation] = [*(() if write.is_empty else call.before), write]
+        redoable = evaluated if evaluated.can_be_redone else None
+        done = self._commit(operations, call.identity, call.retry, call.on_phase, redoable)
+        return replace(done, elapsed=self.lake.runtime.monotonic() - call.started, engine=call.engine.name)
 
     def change(
         self,
@@ -107,16 +106,15 @@ class CommitNow:
         own = identity or Identity(str(self.lake.runtime.new_uuid()), digest(change.name), given=False)
         return self._commit([change], own, retry or _default_retry(base), None)
 
-    def _commit_write(self, call: Call, write: Write) -> Commit:
-        before = () if write.is_empty else call.before
-        write = replace(write, own_snapshot=call.own_snapshot)
-        done = self._commit([*before, write], call.identity, call.retry, call.on_phase)
-        return replace(done, elapsed=self.lake.runtime.monotonic() - call.started, engine=call.engine.name)
-
     def _commit(
-        self, operations: Sequence[Operation], identity: Identity, retry: Retry, on_phase: OnPhase | None
+        self,
+        operations: Sequence[Operation],
+        identity: Identity,
+        retry: Retry,
+        on_phase: OnPhase | None,
+        statement: EvaluatedStatement | None = None,
     ) -> Commit:
-        return commit(self.lake.commit_context(self.ident, on_phase), operations, identity, retry)
+        return commit(self.lake.commit_context(self.ident, on_phase), operations, identity, retry, statement)
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,7 +78,7 @@ class TableHandle:
         where: str,
         *,
         mode: Mode | None = None,
-        on_added: Literal["abort", "include"] = "abort",
+        on_added: Literal["abort", "include"] | None = None,
         case_sensitive: bool = False,
         **options: Unpack[WriteOptions],
     ) -> Commit:
@@ -86,8 +86,9 @@ class TableHandle:
 
         Whole files are deleted by metadata alone; in files that match in part, rows are marked as deleted
         (merge-on-read) or the rest is copied (copy-on-write, the default), as the table's write.delete.mode says. At
-        serializable isolation, matching rows that were added concurrently abort the delete. ``on_added="include"``
-        deletes them as well, if only whole files are deleted.
+        serializable isolation, matching rows that were added concurrently are deleted as well;
+        ``on_conflict="abort"`` raises ConflictError instead. ``on_added="abort"`` and ``"include"`` are earlier names
+        of ``on_conflict="abort"`` and ``"redo"``.
         """
         return writes.delete(self._destination, where, mode, on_added, case_sensitive, options)
 

@@ -13,6 +13,7 @@ from frazil.errors import InvalidInput
 from frazil.format.metadata import MAIN, TableMetadata
 from frazil.format.schemas import suggestion
 from frazil.model import Isolation
+from frazil.table.call import OnConflict
 
 Mode = Literal["merge-on-read", "copy-on-write"]
 UpsertMode = Literal["equality", "position", "copy-on-write"]
@@ -38,6 +39,9 @@ class WriteOptions(TypedDict, total=False):
     merge_schema: bool
     on_deleted: OnDeleted | None
     """What happens to appended rows that match a concurrent delete: abort the append, keep the rows or drop them."""
+    on_conflict: OnConflict | None
+    """What a statement does when rows that it reads arrived or changed since: redo evaluates it again on what changed
+    (the default, also by the table property frazil.on-conflict), abort raises ConflictError."""
     own_snapshot: bool
     """Do not share a snapshot with concurrent appends."""
     dry_run: bool
@@ -101,6 +105,18 @@ def checked_on_deleted(given: OnDeleted | None, verb: str, isolation: Isolation)
     if given is not None:
         return given
     return "abort" if verb == "append" and isolation is Isolation.SERIALIZABLE else "keep"
+
+
+_ON_CONFLICT = "frazil.on-conflict"
+
+
+def chosen_on_conflict(given: str | None, metadata: TableMetadata) -> OnConflict:
+    """The argument, else the table's property, else redo."""
+    found: Any = given if given is not None else metadata.properties.get(_ON_CONFLICT, "redo")
+    if found not in ("redo", "abort"):
+        where = "on_conflict" if given is not None else f"The table property {_ON_CONFLICT}"
+        raise InvalidInput(f"{where} must be 'redo' or 'abort', not {found!r}")
+    return found  # type: ignore[no-any-return]
 
 
 def chosen_mode(given: str | None, metadata: TableMetadata, name: str, known: Sequence[str], default: str) -> Any:

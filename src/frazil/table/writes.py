@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import replace
-from functools import partial
 
 import pyarrow as pa
 
 from frazil.commit.binding import make_schema_union
 from frazil.commit.intents import UnpartitionedSpec
-from frazil.commit.operations import MetadataChange, Write
+from frazil.commit.operations import MetadataChange
 from frazil.dml.cherry_pick import cherry_pick as pick
 from frazil.dml.engine import ARROW
 from frazil.dml.merge import Merge
 from frazil.dml.row_delta import row_delta as build_row_delta
 from frazil.dml.upsert import key_spec
-from frazil.dml.view import Settings, View
 from frazil.errors import InvalidInput, Unsupported
 from frazil.expr import Filter, parse_filter
 from frazil.format.schemas import evolve
 from frazil.model import Commit, Isolation
+from frazil.on_spark.values import is_column
 from frazil.stage.rows import opened
 from frazil.table.begin import begin
 from frazil.table.call import Build, Call, Statement
@@ -76,37 +75,35 @@ def replace_partitions(destination: Destination, rows: object, options: WriteOpt
 
 
 def delete(
-    destination: Destination, where: str, mode: Mode | None, on_added: str, case_sensitive: bool, options: WriteOptions
+    destination: Destination,
+    where: str,
+    mode: Mode | None,
+    on_added: str | None,
+    case_sensitive: bool,
+    options: WriteOptions,
 ) -> Commit:
-    if on_added not in ("abort", "include"):
-        raise InvalidInput(f"on_added must be 'abort' or 'include', not {on_added!r}")
-    call = begin(destination, "delete", options, {"where": where})
+    call = begin(destination, "delete", _with_on_added(on_added, options), {"where": where})
     condition = _condition(where, call, case_sensitive)
     if call.found is not None:
         return call.found
     chosen = chosen_mode(mode, call.view.metadata, "write.delete.mode", MODES, "copy-on-write")
-    statement = Statement(call, lambda view, settings: call.engine.delete(view, condition, settings, chosen))
-    return _run(destination, _including_added(statement) if on_added == "include" else statement)
-
-
-def _including_added(statement: Statement) -> Statement:
-    """A delete of whole files that is evaluated again on a new head, so that it deletes rows added concurrently."""
-    # At snapshot isolation, rows that were added concurrently would not be noticed.
-    settings = replace(statement.call.settings, isolation=Isolation.SERIALIZABLE)
-    return Statement(
-        replace(statement.call, settings=settings), partial(_whole_files, statement.build), reevaluates=True
+    return _run(
+        destination, Statement(call, lambda view, settings: call.engine.delete(view, condition, settings, chosen), True)
     )
 
 
-def _whole_files(build: Build, view: View, settings: Settings) -> Write:
-    write = build(view, settings)
-    if write.added or write.deletes:
-        view.storage.delete(write.staged_paths)
-        raise InvalidInput(
-            "on_added='include' is for deletes of whole files, and this one matches files in part",
-            advice="Leave on_added out, or delete by a condition on the partition columns",
-        )
-    return write
+def _with_on_added(on_added: str | None, options: WriteOptions) -> WriteOptions:
+    """``on_added`` is an earlier name of ``on_conflict``, of deletes alone."""
+    if on_added is None:
+        return options
+    if on_added not in ("abort", "include"):
+        raise InvalidInput(f"on_added must be 'abort' or 'include', not {on_added!r}")
+    if options.get("on_conflict") is not None:
+        raise InvalidInput("on_added and on_conflict say the same", advice="Leave on_added out")
+    if on_added == "abort":
+        return {**options, "on_conflict": "abort"}
+    # At snapshot isolation, rows that were added concurrently would not be noticed.
+    return {**options, "on_conflict": "redo", "isolation": Isolation.SERIALIZABLE}
 
 
 def update(
@@ -126,7 +123,12 @@ def update(
     chosen = chosen_mode(mode, call.view.metadata, "write.update.mode", MODES, "copy-on-write")
     return _run(
         destination,
-        Statement(call, lambda view, settings: call.engine.update(view, assignments, condition, settings, chosen)),
+        Statement(
+            call,
+            lambda view, settings: call.engine.update(view, assignments, condition, settings, chosen),
+            # A Spark Column may give other values when it is evaluated again.
+            is_whole=not any(is_column(each) for each in assignments.values()) if is_mapping else False,
+        ),
     )
 
 
@@ -142,6 +144,7 @@ def upsert(destination: Destination, rows: object, mode: UpsertMode | None, opti
         rows,
         lambda rows: lambda view, settings: call.engine.upsert(view, rows, settings, chosen),
         by_key=chosen == "equality",
+        is_whole=chosen != "equality",
     )
 
 
@@ -160,6 +163,7 @@ def merge(
         call,
         rows,
         lambda rows: lambda view, settings: call.engine.merge(view, rows, plan, settings, chosen),
+        is_whole=False,
     )
 
 
@@ -185,6 +189,7 @@ def row_delta(
         rows,
         lambda rows: lambda view, settings: build_row_delta(view, settings, rows=rows, positions=positions, keys=keys),
         by_key=keys is not None,
+        is_whole=False,
     )
 
 
@@ -197,7 +202,9 @@ def compact(
     condition = None if where is None else _condition(where, call, case_sensitive=False)
     if call.found is not None:
         return call.found
-    return _run(destination, Statement(call, lambda view, settings: call.engine.compact(view, settings, condition)))
+    return _run(
+        destination, Statement(call, lambda view, settings: call.engine.compact(view, settings, condition), True)
+    )
 
 
 def cherry_pick(destination: Destination, snapshot: int, options: WriteOptions) -> Commit:
@@ -227,7 +234,13 @@ def _tried(statement: Statement) -> Commit:
 
 
 def _run_with_rows(
-    destination: Destination, call: Call, rows: object, make: Callable[[object], Build], *, by_key: bool = False
+    destination: Destination,
+    call: Call,
+    rows: object,
+    make: Callable[[object], Build],
+    *,
+    by_key: bool = False,
+    is_whole: bool = True,
 ) -> Commit:
     """Run a write of rows, with ``merge_schema`` on a table whose schema has their columns."""
     if call.merge_schema and rows is not None:
@@ -241,7 +254,7 @@ def _run_with_rows(
                 # Rows that do not fit are refused while the table has its old schema. A stream is read only once.
                 _tried(Statement(_with_key_spec(grown, by_key), make(rows)))
             call = _grown(destination, call, rows)
-    return _run(destination, Statement(_with_key_spec(call, by_key), make(rows)))
+    return _run(destination, Statement(_with_key_spec(call, by_key), make(rows), is_whole))
 
 
 def _grown(destination: Destination, call: Call, rows: object) -> Call:

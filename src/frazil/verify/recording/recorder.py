@@ -31,6 +31,14 @@ def table_name(name: str, branch: str) -> str:
     return name if branch == MAIN else f"{name}@{branch}"
 
 
+@dataclass(slots=True)
+class _Running:
+    """The commit that a thread runs. A redo of its statement is another transaction."""
+
+    name: str
+    called: Event
+
+
 @dataclass(frozen=True, slots=True)
 class _Pinned:
     """A table as a transaction pinned it."""
@@ -94,20 +102,26 @@ class FileRecorder:
         self, context: CommitContext, operations: Sequence[Operation], identity: Identity, run: Callable[[], Commit]
     ) -> Commit:
         transaction = getattr(self._here, "ending", None)
-        name = transaction or self.log.new_id()
-        events = [] if transaction else [*self._begin(name, operations), *self._writes(context, name, operations)]
-        events.append({"event": "commit", "tx": name, "commit_id": identity.commit_id})
-        self.log.write(*events)
+        outer = getattr(self._here, "running", None)
+        if transaction:
+            running = _Running(transaction, {})
+            self.log.write({"event": "commit", "tx": transaction, "commit_id": identity.commit_id})
+        else:
+            running = _Running(self.log.new_id(), self._called())
+            self._log_commit(running, context, operations, identity)
+        self._here.running = running
         try:
             done = run()
         except BaseException as error:
-            self._ended(name, error)
+            self._ended(running.name, error)
             raise
+        finally:
+            self._here.running = outer
         self._here.ended = True
         self.log.write(
             {
                 "event": "ok",
-                "tx": name,
+                "tx": running.name,
                 "commit_id": identity.commit_id,
                 "version": done.snapshot_id,
                 "changed": done.changed,
@@ -115,6 +129,22 @@ class FileRecorder:
             }
         )
         return done
+
+    def redone(self, context: CommitContext, operations: Sequence[Operation], identity: Identity) -> None:
+        """What it would have written before was not committed, and never will be."""
+        running: _Running = self._here.running
+        self.log.write({"event": "failed", "tx": running.name, "error": "redone"})
+        running.name = self.log.new_id()
+        self._log_commit(running, context, operations, identity)
+
+    def _log_commit(
+        self, running: _Running, context: CommitContext, operations: Sequence[Operation], identity: Identity
+    ) -> None:
+        levels = {str(each.isolation) for each in operations if isinstance(each, Write)}
+        name = running.name
+        begin = {"event": "begin", "tx": name, "isolation": min(levels, default=None), **running.called}
+        commit = {"event": "commit", "tx": name, "commit_id": identity.commit_id}
+        self.log.write(begin, *self._writes(context, name, operations), commit)
 
     @contextlib.contextmanager
     def ending(self, transaction: Transaction) -> Iterator[None]:
@@ -150,10 +180,6 @@ class FileRecorder:
         called: Event | None = getattr(self._here, "called", None)
         self._here.called = None
         return self.log.moment() if called is None else called
-
-    def _begin(self, name: str, operations: Sequence[Operation]) -> list[Event]:
-        levels = {str(each.isolation) for each in operations if isinstance(each, Write)}
-        return [{"event": "begin", "tx": name, "isolation": min(levels, default=None), **self._called()}]
 
     def _read(self, transaction: str | None, called: Event, event: Event) -> None:
         if transaction is not None:
