@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Literal, NamedTuple
 
 import frazil
@@ -39,7 +39,8 @@ class Version(NamedTuple):
 
 Where = Callable[[Row], bool]
 Isolation = Literal["serializable", "snapshot"]
-Verdict = Literal["both", "mine fails"]
+Verdict = Literal["both", "mine fails", "redone"]
+"""Of two commits: both land as they were decided; mine is refused; mine is evaluated again, and lands after theirs."""
 
 BRANCH = "audit"
 ISOLATIONS: tuple[Isolation, ...] = ("serializable", "snapshot")
@@ -135,6 +136,15 @@ def judge(mine: Op, theirs: Sequence[Op], isolation: Isolation) -> Outcome:
     )
 
 
+def redone(mine: Op, outcome: Outcome) -> Outcome:
+    """What comes of it where a statement that would be refused is evaluated again instead."""
+    if outcome.verdict != "mine fails" or not mine.is_whole:
+        return outcome
+    decision = mine.decide(outcome.state)
+    idle = _is_idle(decision, outcome.state) or decision.is_rewrite
+    return Outcome("redone", land(outcome.state, decision, "mine"), may_be_idle=idle)
+
+
 def _differs(mine: Op, decision: Effect, head: State) -> bool:
     """Mine, had it been decided at this head, would have made another table of it."""
     return visible(land(head, decision, "mine")) != visible(land(head, mine.decide(head), "mine"))
@@ -198,6 +208,11 @@ class Op:
     makes_snapshot: bool = True
     """False: it changes metadata only, and has no isolation level."""
     needs_partitions: bool = False
+
+    @property
+    def is_whole(self) -> bool:
+        """The rows of the table decide what it does, so that it can be evaluated again."""
+        return self.makes_snapshot and not self.name.startswith(("append", "upsert", "branch"))
 
 
 def as_dict(row: Row) -> dict[str, Any]:
@@ -419,6 +434,8 @@ class Driver(enum.StrEnum):
     """A transaction is pinned first; then theirs commits; then mine is written and committed in the transaction."""
     LOST_RACE = "lost race"
     """Mine has staged its files and read the head when theirs commits, so the first swap loses and is rebased."""
+    REDO = "redo"
+    """The same, and instead of being refused mine is evaluated again (``on_conflict="redo"``, the default)."""
 
 
 @dataclass(frozen=True)
@@ -455,14 +472,19 @@ def winners(theirs: str) -> list[Op]:
     return [OPERATIONS[name] for name in theirs.split("+")]
 
 
-def case(mine: str, theirs: str, isolation: Isolation) -> Case:
+def outcome_of(mine: str, theirs: str, isolation: Isolation, driver: Driver) -> Outcome:
     outcome = judge(OPERATIONS[mine], winners(theirs), isolation)
+    return redone(OPERATIONS[mine], outcome) if driver is Driver.REDO else outcome
+
+
+def case(mine: str, theirs: str, isolation: Isolation, driver: Driver = Driver.TRANSACTION) -> Case:
+    outcome = outcome_of(mine, theirs, isolation, driver)
     return Case(mine, theirs, isolation, outcome.verdict, tuple(visible(outcome.state)[0]))
 
 
 def cases(setting: Setting) -> list[Case]:
     names = [name for name, op in OPERATIONS.items() if setting.suits(op)]
-    return [case(*each) for each in itertools.product(names, names, ISOLATIONS)]
+    return [case(*each, setting.driver) for each in itertools.product(names, names, ISOLATIONS)]
 
 
 # Real tables
@@ -542,22 +564,25 @@ class Race:
     """Files that came during the race and that nothing names."""
     snapshots: int
     """How many of mine there are."""
+    mine: frazil.Commit | None
+    """What mine returned, outside of a transaction."""
 
 
 def race(setting: Setting, mine: str, theirs: str, isolation: Isolation) -> Race:
     table = copy_of_seed(_shared_lake(setting.partitioned, setting.mode, mine))
     files = files_of(table)
-    drive = _in_transaction if setting.driver is Driver.TRANSACTION else _after_lost_race
+    drive = DRIVERS[setting.driver]
     done: list[frazil.Commit] = []
     before: list[int] = []
     error: frazil.ConflictError | None = None
+    own: frazil.Commit | None = None
 
     def land_theirs() -> None:
         done.extend(each.call(table, setting.mode, {}) for each in winners(theirs))
         before.append(len(table.history()))
 
     try:
-        drive(table, setting.mode, OPERATIONS[mine], isolation, land_theirs)
+        own = drive(table, setting.mode, OPERATIONS[mine], isolation, land_theirs)
     except frazil.ConflictError as caught:
         error = caught
     assert len(before) == 1, "theirs must have landed, once"
@@ -567,6 +592,7 @@ def race(setting: Setting, mine: str, theirs: str, isolation: Isolation) -> Race
         error=error,
         leftovers=files_of(table) - files - named_files(table),
         snapshots=len(table.history()) - before[0],
+        mine=own,
     )
 
 
@@ -580,12 +606,25 @@ def _in_transaction(table: frazil.Table, mode: Mode, mine: Op, isolation: Isolat
         mine.call(pinned, mode, {})
 
 
-def _after_lost_race(table: frazil.Table, mode: Mode, mine: Op, isolation: Isolation, theirs: Act) -> None:
+def _after_lost_race(
+    on_conflict: str, table: frazil.Table, mode: Mode, mine: Op, isolation: Isolation, theirs: Act
+) -> frazil.Commit:
+    how: dict[str, Any] = {"retry": QUICK}
+    done: frazil.Commit
     if mine.makes_snapshot:
-        mine.call(table, mode, {"retry": QUICK, "on_phase": once(Phase.HEAD_READ, theirs), "isolation": isolation})
-        return
+        how |= {"on_phase": once(Phase.HEAD_READ, theirs), "isolation": isolation, "on_conflict": on_conflict}
+        done = mine.call(table, mode, how)
+        return done
     with losing_a_race(table._lake, theirs):
-        mine.call(table, mode, {"retry": QUICK})
+        done = mine.call(table, mode, how)
+        return done
+
+
+DRIVERS: Mapping[Driver, Callable[[frazil.Table, Mode, Op, Isolation, Act], frazil.Commit | None]] = {
+    Driver.TRANSACTION: _in_transaction,
+    Driver.LOST_RACE: partial(_after_lost_race, "abort"),
+    Driver.REDO: partial(_after_lost_race, "redo"),
+}
 
 
 @contextmanager
@@ -631,7 +670,7 @@ def expected_rows(state: State, *, branch: bool = False) -> list[dict[str, Any]]
 def check(setting: Setting, given: Case) -> None:
     """Run one case and compare everything that can be seen with the model."""
     theirs = winners(given.theirs)
-    outcome = judge(OPERATIONS[given.mine], theirs, given.isolation)
+    outcome = outcome_of(given.mine, given.theirs, given.isolation, setting.driver)
     found = race(setting, given.mine, given.theirs, given.isolation)
     if found.error is not None:
         made = {commit.snapshot_id for op, commit in zip(theirs, found.theirs, strict=True) if op.makes_snapshot}
@@ -639,14 +678,20 @@ def check(setting: Setting, given: Case) -> None:
         check_evidence(found.error, *(made if OPERATIONS[given.mine].makes_snapshot else ()))
         if outcome.excused:
             return
-    assert ("both" if found.error is None else "mine fails") == given.verdict, found.error
+    assert _verdict(found) in ({given.verdict, "both", "redone"} if outcome.excused else {given.verdict}), found.error
     rows = rows_of(found.table)
     assert rows == expected_rows(outcome.state)
     assert [Row(row["id"], row["part"], row["v"]) for row in rows] == list(given.rows)
     _check_branch_and_metadata(found.table, given, outcome.state)
-    mine = OPERATIONS[given.mine].makes_snapshot and outcome.verdict == "both"
+    mine = OPERATIONS[given.mine].makes_snapshot and outcome.verdict != "mine fails"
     assert found.snapshots in ((0, 1) if mine and outcome.may_be_idle else (mine,))
     assert found.leftovers == set()
+
+
+def _verdict(found: Race) -> Verdict:
+    if found.error is not None:
+        return "mine fails"
+    return "redone" if found.mine is not None and found.mine.redone else "both"
 
 
 def check_evidence(error: frazil.ConflictError, *snapshots: int | None) -> None:

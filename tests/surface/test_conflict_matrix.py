@@ -32,7 +32,11 @@ from surface.matrix import (
 
 IN_TRANSACTIONS = Setting(partitioned=True, mode=Mode.MERGE_ON_READ, driver=Driver.TRANSACTION)
 IN_LOST_RACES = Setting(partitioned=False, mode=Mode.COPY_ON_WRITE, driver=Driver.LOST_RACE)
-OTHERS = [each for each in SETTINGS if each not in (IN_TRANSACTIONS, IN_LOST_RACES)]
+REDONE = [
+    Setting(partitioned=True, mode=Mode.MERGE_ON_READ, driver=Driver.REDO),
+    Setting(partitioned=False, mode=Mode.COPY_ON_WRITE, driver=Driver.REDO),
+]
+OTHERS = [each for each in SETTINGS if each not in (IN_TRANSACTIONS, IN_LOST_RACES, *REDONE)]
 
 A = [Row(1, "A", 10), Row(2, "A", 20), Row(3, "A", 30), Row(4, "A", 40), Row(5, "A", 50)]
 B = [Row(11, "B", 110), Row(12, "B", 120)]
@@ -138,8 +142,9 @@ DOCUMENTED: dict[str, tuple[str, str, Verdict]] = {
 def test_the_documents_table(name: str, first_is_mine: bool, driver: Driver) -> None:
     first, second, verdict = DOCUMENTED[name]
     mine, theirs = (first, second) if first_is_mine else (second, first)
-    given = case(mine, theirs, "serializable")
-    assert given.verdict == verdict
+    given = case(mine, theirs, "serializable", driver)
+    is_redone = driver is Driver.REDO and verdict == "mine fails" and OPERATIONS[mine].is_whole
+    assert given.verdict == ("redone" if is_redone else verdict)
     check(Setting(partitioned=True, mode=Mode.MERGE_ON_READ, driver=driver), given)
 
 
@@ -172,6 +177,38 @@ def test_every_pair_after_a_lost_race(given: Case) -> None:
     check(IN_LOST_RACES, given)
 
 
+# Statements that would be refused are evaluated again
+
+
+def redone_cases(setting: Setting) -> list[Case]:
+    return [each for each in cases(setting) if each.verdict == "redone"]
+
+
+def test_every_refused_statement_is_redone_and_nothing_else_is() -> None:
+    written = by_hand()
+    for given in cases(REDONE[0]):
+        before = written[given.mine, given.theirs, given.isolation]
+        is_redone = before == "mine fails" and OPERATIONS[given.mine].is_whole
+        assert given.verdict == ("redone" if is_redone else before), str(given)
+
+
+@pytest.mark.parametrize("given", redone_cases(REDONE[0])[::2], ids=str)
+def test_pairs_that_are_redone(given: Case) -> None:
+    check(REDONE[0], given)
+
+
+@pytest.mark.parametrize("given", redone_cases(REDONE[1])[1::2], ids=str)
+def test_pairs_that_are_redone_on_files_that_match_in_part(given: Case) -> None:
+    check(REDONE[1], given)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("setting", REDONE, ids=str)
+def test_every_pair_that_is_redone(setting: Setting) -> None:
+    for given in cases(setting):
+        check(setting, given)
+
+
 # How a row goes is the table's choice, and so is its layout: what meets in one file must come out the same in all.
 ROW_LEVEL = ("delete_1", "delete_2", "update_1", "look_upsert_1", "overwrite_2", "compact")
 
@@ -180,7 +217,7 @@ ROW_LEVEL = ("delete_1", "delete_2", "update_1", "look_upsert_1", "overwrite_2",
 @pytest.mark.parametrize("mine", ROW_LEVEL)
 def test_rows_of_one_file_in_every_setting(setting: Setting, mine: str) -> None:
     for theirs in ROW_LEVEL:
-        check(setting, case(mine, theirs, "serializable"))
+        check(setting, case(mine, theirs, "serializable", setting.driver))
 
 
 # Several winners
@@ -193,7 +230,7 @@ def against_several(seed: int, setting: Setting) -> Case:
     if "add_text" in theirs:
         # They would not get past each other.
         theirs = [name for name in theirs if name != "add_int"]
-    return case(chance.choice(names), "+".join(theirs), chance.choice(ISOLATIONS))
+    return case(chance.choice(names), "+".join(theirs), chance.choice(ISOLATIONS), setting.driver)
 
 
 @pytest.mark.parametrize("seed", range(100))

@@ -538,7 +538,7 @@ def test_a_reservation_does_not_outlive_its_write(lake: frazil.Lake, verb: str) 
     table.append(rows(1))
     with meeting(lake) as met:
         where = "id = 9" if verb == "nothing" else "id = 1"
-        waiting = met.write(table.update, set={"x": "'new'"}, where=where)
+        waiting = met.write(table.update, set={"x": "'new'"}, where=where, on_conflict="abort")
         if verb == "conflict":
             table.update(set={"x": "'other'"}, where="id = 1", retry=frazil.Retry.none())
     if verb == "conflict":

@@ -292,9 +292,6 @@ def test_p24_a_delete_that_includes_what_was_added_does_so_at_both_levels(lake: 
 
     table.delete("part = 'a'", on_added="include", isolation=isolation, on_phase=add)
     assert table.scan().to_arrow().to_pylist() == [{"id": 2, "part": "b"}]
-    table.append([{"id": 4, "part": "b"}, {"id": 5, "part": "b"}])
-    with pytest.raises(frazil.InvalidInput, match="in part"):
-        table.delete("id = 4", on_added="include")
 
 
 def test_a_rebased_delete_leaves_no_delete_file_without_a_file(lake: frazil.Lake, table: frazil.Table) -> None:

@@ -655,7 +655,8 @@ def test_the_isolation_level_comes_from_the_tables_properties(lake: frazil.Lake,
     table.append(A)
 
     def after_theirs() -> dict[str, Any]:
-        return {"retry": QUICK, "on_phase": once(Phase.HEAD_READ, lambda: table.append([row(4, "A", 40)]))}
+        theirs = once(Phase.HEAD_READ, lambda: table.append([row(4, "A", 40)]))
+        return {"retry": QUICK, "on_phase": theirs, "on_conflict": "abort"}
 
     verbs: list[Callable[..., frazil.Commit]] = [
         lambda **how: table.delete("part = 'A'", **how),

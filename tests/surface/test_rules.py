@@ -61,6 +61,11 @@ def parted(lake: frazil.Lake) -> frazil.Table:
 
 def after(theirs: Callable[[], object]) -> dict[str, Any]:
     """Options with which a verb finds that ``theirs`` landed after it had staged its files and read the head."""
+    return {"retry": QUICK, "on_phase": once(Phase.HEAD_READ, theirs), "on_conflict": "abort"}
+
+
+def redone_after(theirs: Callable[[], object]) -> dict[str, Any]:
+    """The same, and the statement is evaluated again instead of being refused."""
     return {"retry": QUICK, "on_phase": once(Phase.HEAD_READ, theirs)}
 
 
@@ -682,10 +687,18 @@ def test_p24_rows_added_concurrently_that_do_not_match_are_ignored(parted: frazi
 
 
 def test_p24_a_delete_of_whole_files_may_take_in_what_was_added(parted: frazil.Table) -> None:
-    theirs = after(lambda: parted.append([row(4, "A", 40)]))
+    theirs = redone_after(lambda: parted.append([row(4, "A", 40)]))
     done = parted.delete("part = 'A'", on_added="include", **theirs)
     assert rows_of(parted) == [row(11, "B", 110)]
-    assert (done.rows_deleted, done.files_removed) == (4, 2)
+    assert (done.rows_deleted, done.files_removed, done.redone) == (4, 2, 1)
+
+
+def test_p24_on_added_is_an_earlier_name_of_on_conflict(parted: frazil.Table) -> None:
+    theirs = redone_after(lambda: parted.append([row(4, "A", 40)]))
+    refused(lambda: parted.delete("part = 'A'", on_added="abort", **theirs), parted)
+    for wrong in ({"on_added": "include", "on_conflict": "redo"}, {"on_added": "yes"}, {"on_conflict": "yes"}):
+        with pytest.raises(frazil.InvalidInput, match=next(iter(wrong))):
+            parted.delete("part = 'A'", **wrong)  # type: ignore[arg-type]
 
 
 # P25 Ref moves

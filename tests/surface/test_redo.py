@@ -1,0 +1,255 @@
+"""Statements that meet a conflict are evaluated again on what changed (rule P39), and only on that."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import frazil
+from frazil.commit.context import Phase
+from surface.matrix import files_of, named_files
+
+QUICK = frazil.Retry(tries=4, base_ms=0)
+Rows = list[tuple[int, int]]
+
+
+@pytest.fixture
+def lake() -> Iterator[frazil.Lake]:
+    with frazil.connect("memory://") as found:
+        found.create_namespace("s")
+        yield found
+
+
+@pytest.fixture
+def table(lake: frazil.Lake) -> frazil.Table:
+    """Twenty files of ten rows: id 0 to 199, v = id % 10."""
+    made = lake.create_table("s.t", "id bigint not null, v bigint", keys=["id"])
+    for first in range(0, 200, 10):
+        made.append(rows(range(first, first + 10)))
+    return made
+
+
+def rows(ids: Any, v: int | None = None) -> list[dict[str, int]]:
+    return [{"id": each, "v": each % 10 if v is None else v} for each in ids]
+
+
+def content(table: Any) -> Rows:
+    return sorted((row["id"], row["v"]) for row in table.scan().to_arrow().to_pylist())
+
+
+def base_rows() -> dict[int, int]:
+    return {each: each % 10 for each in range(200)}
+
+
+def at_head_read(act: Callable[[], object], times: int = 1) -> Callable[[Phase, int], None]:
+    """``act`` when the head has been read, in the first so many attempts."""
+    return at(act, Phase.HEAD_READ, times)
+
+
+def at(act: Callable[[], object], when: Phase, times: int) -> Callable[[Phase, int], None]:
+    left = [act] * times
+
+    def on_phase(phase: Phase, _attempt: int) -> None:
+        if phase is when and left:
+            left.pop()()
+
+    return on_phase
+
+
+def data_files_read(table: frazil.Table, patch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often each file is opened from now on."""
+    storage: Any = table._lake.storage
+    opened: Counter[str] = Counter()
+    open_input = storage.open_input
+
+    def counting(path: str) -> Any:
+        opened[path] += 1
+        return open_input(path)
+
+    patch.setattr(storage, "open_input", counting)
+    return opened
+
+
+STATEMENTS: dict[str, tuple[Callable[..., frazil.Commit], Callable[[dict[int, int]], dict[int, int]]]] = {
+    "delete": (
+        lambda table, **how: table.delete("v = 7", **how),
+        lambda found: {each: v for each, v in found.items() if v != 7},
+    ),
+    "delete in place": (
+        lambda table, **how: table.delete("v = 7", mode="merge-on-read", **how),
+        lambda found: {each: v for each, v in found.items() if v != 7},
+    ),
+    "update": (
+        lambda table, **how: table.update({"v": "v + 100"}, "v = 7", **how),
+        lambda found: {each: v + 100 if v == 7 else v for each, v in found.items()},
+    ),
+    "update in place": (
+        lambda table, **how: table.update({"v": "v + 100"}, "v = 7", mode="merge-on-read", **how),
+        lambda found: {each: v + 100 if v == 7 else v for each, v in found.items()},
+    ),
+    "overwrite": (
+        lambda table, **how: table.overwrite(rows([7_000], v=7), "v = 7", **how),
+        lambda found: {**{each: v for each, v in found.items() if v != 7}, 7_000: 7},
+    ),
+    "upsert by position": (
+        lambda table, **how: table.upsert(rows([7, 500, 900], v=-1), mode="position", **how),
+        lambda found: {**found, 7: -1, 500: -1, 900: -1},
+    ),
+    "upsert by copies": (
+        lambda table, **how: table.upsert(rows([7, 500, 900], v=-1), mode="copy-on-write", **how),
+        lambda found: {**found, 7: -1, 500: -1, 900: -1},
+    ),
+}
+
+
+@pytest.mark.parametrize("isolation", ["serializable", "snapshot"])
+@pytest.mark.parametrize("verb", STATEMENTS)
+def test_p39_rows_that_arrive_are_part_of_the_statement(table: frazil.Table, verb: str, isolation: str) -> None:
+    call, model = STATEMENTS[verb]
+    theirs = at_head_read(lambda: table.append(rows(range(500, 510))))
+    done = call(table, retry=QUICK, isolation=isolation, on_phase=theirs)
+    after = {**base_rows(), **dict.fromkeys(range(500, 510), 0)}
+    after.update({each: each % 10 for each in range(500, 510)})
+    if isolation == "serializable":
+        assert done.redone == 1
+        assert content(table) == sorted(model(after).items())
+    else:
+        # Rows that arrive are no conflict at this level: an upsert of a new key does not see them.
+        assert done.redone == 0
+    assert files_of(table) == named_files(table)
+
+
+@pytest.mark.parametrize("verb", STATEMENTS)
+def test_p39_rows_that_changed_are_read_again(table: frazil.Table, verb: str) -> None:
+    call, model = STATEMENTS[verb]
+    theirs = at_head_read(lambda: table.update({"v": "7"}, "id in (7, 8, 9)", mode="merge-on-read"))
+    done = call(table, retry=QUICK, on_phase=theirs)
+    assert done.redone == 1
+    assert content(table) == sorted(model({**base_rows(), 8: 7, 9: 7}).items())
+    assert files_of(table) == named_files(table)
+
+
+@pytest.mark.parametrize("verb", STATEMENTS)
+def test_p39_a_statement_is_redone_as_often_as_it_loses(table: frazil.Table, verb: str) -> None:
+    call, model = STATEMENTS[verb]
+    given = iter(range(500, 600))
+
+    def add() -> None:
+        table.append(rows([each := next(given)], v=7 if verb[:6] != "upsert" else 0))
+        del each
+
+    done = call(table, retry=QUICK, on_phase=at_head_read(add, times=3))
+    added = dict.fromkeys((500, 501, 502), 7 if verb[:6] != "upsert" else 0)
+    expected = model({**base_rows(), **added})
+    assert content(table) == sorted(expected.items())
+    assert done.redone == (1 if verb[:6] == "upsert" else 3)
+
+
+@pytest.mark.parametrize("verb", STATEMENTS)
+def test_p39_on_conflict_abort_keeps_the_refusal(table: frazil.Table, verb: str) -> None:
+    call, _ = STATEMENTS[verb]
+    theirs = at_head_read(lambda: table.append(rows(range(500, 510))))
+    with pytest.raises(frazil.ConflictError, match="no added rows"):
+        call(table, retry=QUICK, on_phase=theirs, on_conflict="abort")
+    assert content(table)[-1] == (509, 9)
+    assert len(content(table)) == 210
+
+
+def test_p39_the_table_may_say_that_statements_abort(table: frazil.Table) -> None:
+    table.set_properties({"frazil.on-conflict": "abort"})
+    theirs = at_head_read(lambda: table.append(rows([507])))
+    with pytest.raises(frazil.ConflictError):
+        table.delete("v = 7", retry=QUICK, on_phase=theirs)
+    assert table.delete("v = 7", retry=QUICK, on_phase=theirs, on_conflict="redo").rows_deleted == 21
+    table.set_properties({"frazil.on-conflict": "sometimes"})
+    with pytest.raises(frazil.InvalidInput, match=r"frazil\.on-conflict must be"):
+        table.delete("v = 7")
+
+
+def test_p39_only_what_changed_is_read(table: frazil.Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A delete over 20 files that loses to 3 new files reads these 3."""
+    opened = data_files_read(table, monkeypatch)
+
+    def add() -> None:
+        for each in (500, 510, 520):
+            table.append(rows(range(each, each + 10)))
+        opened.clear()
+
+    done = table.delete("v = 7", mode="merge-on-read", retry=QUICK, on_phase=at_head_read(add))
+    assert (done.redone, done.rows_deleted) == (1, 23)
+    # The check opens them to see whether a row matches, the redo to find which rows do.
+    assert sorted(count for path, count in opened.items() if path.endswith(".parquet")) == [2, 2, 2]
+
+
+def test_p39_counts_are_those_of_the_statement_run_at_the_head(table: frazil.Table) -> None:
+    def theirs() -> None:
+        table.delete("id = 7", mode="merge-on-read")
+        table.append(rows([507, 517]))
+
+    done = table.update({"v": "70"}, "v = 7", retry=QUICK, on_phase=at_head_read(theirs))
+    assert (done.rows_updated, done.rows_deleted, done.redone) == (21, 0, 1)
+    gone = table.delete("v = 70", retry=QUICK, on_phase=at_head_read(lambda: table.delete("id = 17")))
+    assert gone.rows_deleted == 20
+
+
+def test_p39_a_statement_that_loses_too_often_says_how_far_it_came(table: frazil.Table) -> None:
+    given = iter(range(500, 600))
+    add = lambda: table.append(rows([next(given)], v=7))  # noqa: E731
+    first, later = at_head_read(add), at(add, Phase.REDONE, 10)
+
+    def on_phase(phase: Phase, attempt: int) -> None:
+        first(phase, attempt)
+        later(phase, attempt)
+
+    with pytest.raises(frazil.ConflictError, match="evaluated again 3 times") as caught:
+        table.delete("v = 7", retry=QUICK, on_phase=on_phase)
+    assert [each.check for each in caught.value.conflicts] == ["no added rows match my filter"]
+    assert files_of(table) == named_files(table)
+    assert len(content(table)) == 204
+
+
+def test_p39_a_statement_that_fails_when_it_is_redone_leaves_nothing(table: frazil.Table) -> None:
+    def theirs() -> None:
+        table.append(rows([507], v=7))
+        table.append([{"id": 508, "v": 2**62}])
+
+    with pytest.raises(frazil.FrazilError):
+        table.update({"v": "v * 4"}, "v = 7 or v > 100", retry=QUICK, on_phase=at_head_read(theirs))
+    assert files_of(table) == named_files(table)
+    assert len(content(table)) == 202
+
+
+def test_p39_compaction_lands_without_the_groups_that_it_lost(lake: frazil.Lake) -> None:
+    table = lake.create_table("s.c", "id bigint, p string", partition_by=["p"])
+    for n in range(3):
+        for p in "ab":
+            table.append([{"id": n, "p": p}])
+    done = table.compact(retry=QUICK, on_phase=at_head_read(lambda: table.compact("p = 'a'")))
+    assert done.redone == 1
+    assert done.files_removed == 3
+    assert Counter(each.partition["p"] for each in table.files()) == {"a": 1, "b": 1}
+    assert sorted((row["id"], row["p"]) for row in table.scan().to_arrow().to_pylist()) == [
+        (n, p) for n in range(3) for p in "ab"
+    ]
+    assert files_of(table) == named_files(table)
+
+
+def test_p39_inside_a_transaction_the_transaction_decides(lake: frazil.Lake, table: frazil.Table) -> None:
+    with pytest.raises(frazil.InvalidInput, match="on_conflict belongs to the transaction"), lake.transaction() as tx:
+        tx.table("s.t").delete("v = 7", on_conflict="redo")
+    tx = lake.transaction()
+    tx.table("s.t").delete("v = 7")
+    table.append(rows([507]))
+    with pytest.raises(frazil.ConflictError):
+        tx.commit()
+
+
+def test_p39_a_commit_id_is_applied_once_however_often_it_is_redone(table: frazil.Table) -> None:
+    theirs = at_head_read(lambda: table.append(rows([507])))
+    first = table.delete("v = 7", retry=QUICK, on_phase=theirs, commit_id="gone")
+    again = table.delete("v = 7", commit_id="gone")
+    assert (first.redone, first.rows_deleted) == (1, 21)
+    assert (again.already_committed, again.rows_deleted, again.snapshot_id) == (True, 21, first.snapshot_id)
