@@ -128,7 +128,7 @@ def null_keys_match_nothing(lake: frazil.Lake, stock: frazil.Table, source: Sour
     given = source([(1, 1, "x"), (None, 2, "y")], STOCK)
     done = table.merge(given, on=["id"], mode=mode).when_matched_update_all().when_not_matched_insert_all().execute()
     assert counts(done) == (1, 1, 0)
-    assert sorted(table.scan().to_arrow()["note"].to_pylist()) == ["b", "x", "y"]
+    assert sorted(map(str, table.scan().to_arrow()["note"].to_pylist())) == ["b", "x", "y"]
     by_source = table.merge(given, on=["id"], mode=mode).when_not_matched_by_source_delete().execute()
     assert by_source.rows_deleted == 2
 

@@ -17,7 +17,7 @@ import frazil
 
 Row = dict[str, Any]
 Test = Callable[[Row, Row], bool | None]
-SCHEMA = pa.schema({"id": pa.int32(), "n": pa.int32(), "s": pa.string()})
+SCHEMA = pa.schema([pa.field("id", pa.int32()), pa.field("n", pa.int32()), pa.field("s", pa.string())])
 NOTHING: Row = dict.fromkeys(SCHEMA.names)
 NAMES = itertools.count()
 
@@ -180,8 +180,8 @@ def test_a_merge_does_what_the_model_does(
     for each in files:
         table.append(pa.Table.from_pylist(each, SCHEMA))
     merge = table.merge(pa.Table.from_pylist(sources, SCHEMA), on, mode="copy-on-write" if copies else "merge-on-read")
-    for each in branches:
-        merge = each.add(merge)
+    for clause in branches:
+        merge = clause.add(merge)
     targets = list(itertools.chain.from_iterable(files))
     try:
         expected = model(targets, sources, on, branches)

@@ -88,14 +88,15 @@ def test_explain_says_how_it_would_be_run(stock: frazil.Table, source: Source) -
 # Sources
 
 
+NEW: list[dict[str, Any]] = [{"id": 3, "n": 1, "note": "new"}, {"id": 30, "n": None, "note": None}]
 SOURCES: dict[str, Any] = {
-    "dicts": lambda: [{"id": 3, "n": 1, "note": "new"}, {"id": 30, "n": None, "note": None}],
+    "dicts": lambda: NEW,
     "columns": lambda: {"id": [3, 30], "n": [1, None], "note": ["new", None]},
-    "a generator": lambda: iter([pa.record_batch({"id": [3, 30], "n": [1, None], "note": ["new", None]})]),
+    "a generator": lambda: iter([pa.RecordBatch.from_pylist(NEW)]),
     "dictionaries": lambda: pa.table(
         {"id": [3, 30], "n": pa.array([1, None], pa.int8()), "note": pa.array(["new", None]).dictionary_encode()}
     ),
-    "many batches": lambda: pa.table({"id": pa.chunked_array([[3], [30]]), "n": [1, None], "note": ["new", None]}),
+    "many batches": lambda: pa.concat_tables([pa.Table.from_pylist(NEW).slice(at, 1) for at in (0, 1)]),
 }
 
 
@@ -270,12 +271,17 @@ def test_files_without_a_key_are_not_read(lake: frazil.Lake, monkeypatch: pytest
     table = lake.create_table("shop.wide", "id bigint, n int")
     for start in range(0, 50, 10):
         table.append([{"id": start + n, "n": n} for n in range(10)])
-    opened: list[str] = []
-    real = positions.opened
-    monkeypatch.setattr(positions, "opened", lambda storage, file: opened.append(file.file_path) or real(storage, file))
+    read: list[str] = []
+    real: Any = vars(positions)["opened"]
+
+    def opened(storage: Any, file: Any) -> Any:
+        read.append(file.file_path)
+        return real(storage, file)
+
+    monkeypatch.setattr(positions, "opened", opened)
     plan = table.merge([{"id": 13}, {"id": 17}], on=["id"], mode="merge-on-read").when_matched_update({"n": "-1"})
     assert plan.execute().rows_updated == 2
-    assert len(opened) == 1
+    assert len(read) == 1
 
 
 def view_of(lake: frazil.Lake, table: frazil.Table) -> View:
