@@ -12,6 +12,7 @@ from pyiceberg.types import LongType
 
 import frazil
 from frazil.sql.tokens import read_statement, renamed, split
+from frazil.transaction import Transaction
 
 
 @pytest.fixture
@@ -89,7 +90,8 @@ def test_queries_inside_conditions_and_values_are_refused(lake: frazil.Lake, tex
     [
         "SELECT * FROM shop.events",
         "INSERT INTO shop.events SELECT * FROM shop.events",
-        "MERGE INTO shop.events t USING shop.events s ON t.id = s.id WHEN MATCHED THEN DELETE",
+        "MERGE INTO shop.events t USING (SELECT 1 AS id) s ON t.id = s.id WHEN MATCHED THEN DELETE",
+        "MERGE INTO shop.events t USING shop.events VERSION AS OF 1 s ON t.id = s.id WHEN MATCHED THEN DELETE",
         "CREATE TABLE shop.x AS SELECT 1",
     ],
 )
@@ -97,6 +99,78 @@ def test_what_needs_spark_says_so(lake: frazil.Lake, text: str, monkeypatch: pyt
     monkeypatch.setattr("frazil.sql.session.active", lambda: None)
     with pytest.raises(frazil.Unsupported, match="needs a Spark session"):
         lake.sql(text)
+
+
+# MERGE
+
+
+@pytest.fixture
+def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("frazil.sql.session.active", lambda: None)
+
+
+@pytest.mark.usefixtures("without_spark")
+def test_a_table_is_merged_without_spark(lake: frazil.Lake) -> None:
+    lake.sql("CREATE TABLE shop.changes (id bigint, name string, gone boolean)")
+    lake.sql("INSERT INTO shop.changes VALUES (1, 'ONE', false), (2, NULL, true), (3, 'three', false)")
+    done = lake.sql(
+        """
+        MERGE INTO shop.events USING shop.changes ON events.id = changes.id
+        WHEN MATCHED AND shop.changes.gone THEN DELETE
+        WHEN MATCHED THEN UPDATE SET name = changes.name, n = events.n + 1
+        WHEN NOT MATCHED THEN INSERT (id, name) VALUES (changes.id, changes.name)
+        """
+    )
+    assert (done.rows_updated, done.rows_inserted, done.rows_deleted, done.engine) == (1, 1, 1, "arrow")
+    assert [(each[0], each[1]) for each in rows(lake, "id", "name", "n")] == [(1, "ONE"), (3, "three")]
+
+
+@pytest.mark.usefixtures("without_spark")
+@pytest.mark.parametrize(
+    "source",
+    [
+        "(VALUES (1, 'a', 2.5), (7, 'b', NULL)) AS s (id, name, n)",
+        "(VALUES (1, 'a', 2.50), (3 + 4, lower('B'), NULL) AS v(id, name, n)) s",
+    ],
+)
+def test_values_are_merged_without_spark(lake: frazil.Lake, source: str) -> None:
+    text = f"MERGE INTO shop.events e USING {source} ON e.id = s.id WHEN MATCHED THEN UPDATE SET name = s.name, n = s.n"
+    done = lake.sql(f"{text} WHEN NOT MATCHED THEN INSERT (id, name, n) VALUES (s.id, s.name, s.n)")
+    assert (done.rows_updated, done.rows_inserted) == (1, 1)
+    assert [each[:2] for each in rows(lake, "id", "name", "n")] == [(1, "a"), (2, "two"), (7, "b")]
+
+
+@pytest.mark.usefixtures("without_spark")
+def test_a_merge_reads_its_source_as_it_was_when_it_commits(lake: frazil.Lake) -> None:
+    """The source is in the read set: a change of it while the merge runs is a conflict."""
+    lake.sql("CREATE TABLE shop.changes (id bigint, name string)")
+    lake.sql("INSERT INTO shop.changes VALUES (1, 'new')")
+    text = "MERGE INTO shop.events e USING shop.changes c ON e.id = c.id WHEN MATCHED THEN UPDATE SET name = c.name"
+    original = Transaction.commit
+
+    def late(self: Transaction) -> Any:
+        lake.table("shop.changes").append([{"id": 2, "name": "late"}])
+        return original(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Transaction, "commit", late)
+        with pytest.raises(frazil.ConflictError):
+            lake.sql(text)
+    assert rows(lake, "id", "name") == [(1, "it's"), (2, "two")]
+
+
+@pytest.mark.usefixtures("without_spark")
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("(VALUES (1, 'a'), (2)) AS s (id, name)", "Row 2 has 1 value for 2 columns"),
+        ("(VALUES (1), ('a')) AS s (id)", "Cannot compare or combine integer and text"),
+        ("(VALUES 1, 2) AS s (id)", "a row of values in parentheses"),
+    ],
+)
+def test_bad_values_are_refused(lake: frazil.Lake, source: str, words: str) -> None:
+    with pytest.raises(frazil.InvalidInput, match=words):
+        lake.sql(f"MERGE INTO shop.events e USING {source} ON e.id = s.id WHEN MATCHED THEN DELETE")
 
 
 # Tables and namespaces

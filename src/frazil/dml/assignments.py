@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -42,7 +43,7 @@ class Assignments:
         columns: list[Array] = list(rows.columns)
         for path, values in found:
             position = rows.schema.get_field_index(path[0].name)
-            columns[position] = _replaced(columns[position], path, values)
+            columns[position] = replaced(columns[position], path, values)
         return arrow.RecordBatch.from_arrays(columns, schema=rows.schema)  # type: ignore[no-any-return]
 
 
@@ -63,6 +64,12 @@ def constant_value(value: object, field: NestedField, shown: str) -> Array:
     found = conform(batch, one).column(0)
     check_nulls(found, field, shown)
     return found
+
+
+def is_column(given: object) -> bool:
+    """Whether it is a Spark Column, found without loading Spark."""
+    module = sys.modules.get("pyspark.sql")
+    return module is not None and isinstance(given, module.Column)
 
 
 def find_column(name: str, schema: Schema, case_sensitive: bool) -> tuple[NestedField, ...]:
@@ -120,7 +127,7 @@ def _dotted(path: tuple[NestedField, ...]) -> str:
     return ".".join(each.name for each in path)
 
 
-def _replaced(column: Array, path: tuple[NestedField, ...], values: Array) -> Array:
+def replaced(column: Array, path: tuple[NestedField, ...], values: Array) -> Array:
     """The column with new values at the end of the path. A null struct around them becomes non-null."""
     if len(path) == 1:
         return values
@@ -128,7 +135,7 @@ def _replaced(column: Array, path: tuple[NestedField, ...], values: Array) -> Ar
     wanted = path[1].name
     for position, each in enumerate(column.type):
         if each.name == wanted:
-            children[position] = _replaced(children[position], path[1:], values)
+            children[position] = replaced(children[position], path[1:], values)
     struct = path[0].field_type
     assert isinstance(struct, StructType)
     for child, field in zip(children, struct.fields, strict=True):

@@ -14,11 +14,11 @@ from frazil.dml.append import append
 from frazil.dml.compact import compact
 from frazil.dml.delete import delete
 from frazil.dml.merge import Merge
+from frazil.dml.merge_arrow import explain, merge
 from frazil.dml.overwrite import overwrite, replace_partitions
 from frazil.dml.update import update
 from frazil.dml.upsert import UpsertMode, upsert
 from frazil.dml.view import Mode, Settings, View
-from frazil.errors import Unsupported
 from frazil.expr import Filter
 from frazil.stage.rows import conform, incoming_schema, to_reader, without_untyped
 
@@ -92,11 +92,11 @@ class ArrowEngine:
     def upsert(self, view: View, rows: object, settings: Settings, mode: UpsertMode) -> Write:
         return upsert(view, rows, settings, mode)
 
-    def merge(self, view: View, rows: object, plan: Merge, settings: Settings, mode: Mode) -> Write:  # noqa: ARG002
-        raise _no_merge()
+    def merge(self, view: View, rows: object, plan: Merge, settings: Settings, mode: Mode) -> Write:
+        return merge(view, rows, plan, settings, mode)
 
-    def explain_merge(self, view: View, rows: object, plan: Merge) -> str:  # noqa: ARG002
-        raise _no_merge()
+    def explain_merge(self, view: View, rows: object, plan: Merge) -> str:
+        return explain(view, rows, plan)
 
     def compact(self, view: View, settings: Settings, where: Filter | None) -> Write:
         return compact(view, settings, where)
@@ -109,13 +109,6 @@ class ArrowEngine:
 
     def count_fitting(self, rows: object, schema: Schema) -> int:
         return sum(conform(batch, schema).num_rows for batch in to_reader(rows, schema))
-
-
-def _no_merge() -> Unsupported:
-    return Unsupported(
-        "merge() runs on Spark, and there is no session",
-        advice="Give it a Spark DataFrame, or connect(spark=frazil.spark()); upsert() needs none",
-    )
 
 
 ARROW = ArrowEngine()

@@ -82,6 +82,16 @@ class View:
                 f"the table property {MAX_BYTES}",
             )
 
+    def check_source_size(self, size: int, verb: str) -> None:
+        """Raises Unsupported when rows to be kept in memory have more bytes than one process should hold."""
+        limit = _limit(self.metadata)
+        if size > limit:
+            raise Unsupported(
+                f"{verb}() would hold more than {limit / GIB:.1f} GiB of source rows in this process",
+                advice="Run it on Spark: pass a DataFrame. Or pass fewer rows at a time, or set the table property "
+                f"{MAX_BYTES}",
+            )
+
     def read_context(self, schema: Schema | None = None) -> ReadContext:
         """For rows in the current schema, or in a part of it."""
         return ReadContext.of(self.storage, self.metadata, self.schema if schema is None else schema)

@@ -21,7 +21,7 @@ from frazil.model import Content, DataFile, Predicate, Run
 from frazil.read.arrow import ReadContext, count_task
 from frazil.read.deletes import Keys
 from frazil.read.plan import FileTask, has_deletes, named_file, plan
-from frazil.read.positions import rows_with_matches
+from frazil.read.positions import bitmap, rows_with_matches, rows_with_positions
 from frazil.stage.arrow import StagedFiles, check_writable, stage, stage_copies
 from frazil.stage.deletes import stage_keys, stage_positions
 
@@ -100,6 +100,18 @@ class WriteBuilder:
         else:
             self.remove(task)
             self.copy(_remaining_rows(task, self.read_context, keys), task.file)
+
+    def take_out(self, task: FileTask, rows: BitMap64, mode: Mode) -> None:
+        """Delete these live rows of a file, whatever its filter."""
+        if not rows:
+            return
+        if len(rows) == self.live_rows(task):
+            self.remove(task)
+        elif mode == MERGE_ON_READ:
+            self.mark(task.file, rows)
+        else:
+            self.remove(task)
+            self.copy(_other_rows(task, self.read_context, rows), task.file)
 
     def live_rows(self, task: FileTask) -> int:
         """The number of rows that no delete removes. The file is opened only where equality deletes apply."""
@@ -290,6 +302,14 @@ def _remaining_rows(task: FileTask, context: ReadContext, keys: Keys | None) -> 
     """The live rows of a file that the delete does not match."""
     for batch, numbers, matching in rows_with_matches(task, context, keys):
         stay = pc.invert(matching)
+        yield task.file.file_path, batch.filter(stay), numbers.filter(stay)
+
+
+def _other_rows(task: FileTask, context: ReadContext, rows: BitMap64) -> Pieces:
+    """The live rows of a file without these."""
+    for batch, numbers in rows_with_positions(replace(task, residual=None), context):
+        gone = pa.array(list(rows & bitmap(numbers)), pa.int64())
+        stay = pc.invert(pc.is_in(numbers, value_set=gone))
         yield task.file.file_path, batch.filter(stay), numbers.filter(stay)
 
 

@@ -13,7 +13,8 @@ from frazil.expr.conditions import between_keys, in_partitions, near_keys
 from frazil.expr.evaluate import internal, normalize
 from frazil.expr.facts import Evaluator, Facts, Lookup, Share, may_match, must_match
 from frazil.expr.file_facts import FileFacts
-from frazil.expr.filters import Expression, Filter, Lit, lit, parse_expression, parse_filter
+from frazil.expr.filters import Expression, Filter, Lit, find_array, lit, parse_expression, parse_filter
+from frazil.expr.joins import compared, held, identical, joinable
 from frazil.expr.names import did_you_mean
 from frazil.expr.nodes import (
     BOOL,
@@ -59,10 +60,15 @@ __all__ = [
     "assigned",
     "between_keys",
     "check_nulls",
+    "compared",
     "did_you_mean",
+    "find_array",
+    "held",
+    "identical",
     "in_partitions",
     "internal",
     "is_decimal",
+    "joinable",
     "lit",
     "may_match",
     "must_match",

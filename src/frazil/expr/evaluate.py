@@ -216,26 +216,26 @@ def _case(node: Call, inputs: Inputs) -> Value:
     for condition, outcome in pairs:
         held = spread(pc.fill_null(_as_bool(_on(condition, inputs, remaining)), False), inputs.length)
         here = pc.and_(remaining, held)
-        chosen.append((here, _coerced(outcome, node.type, partial(_on, inputs=inputs, rows=here))))
+        chosen.append((here, coerced(outcome, node.type, partial(_on, inputs=inputs, rows=here))))
         remaining = pc.and_not(remaining, held)
-    result = _coerced(node.args[-1], node.type, partial(_on, inputs=inputs, rows=remaining))
+    result = coerced(node.args[-1], node.type, partial(_on, inputs=inputs, rows=remaining))
     for rows, value in reversed(chosen):
         result = pc.if_else(rows, value, result)
     return result
 
 
 def _coalesce(node: Call, inputs: Inputs) -> Value:
-    result = _coerced(node.args[0], node.type, partial(evaluate, inputs=inputs))
+    result = coerced(node.args[0], node.type, partial(evaluate, inputs=inputs))
     for arg in node.args[1:]:
         missing = spread(pc.is_null(result), inputs.length)
-        result = pc.coalesce(result, _coerced(arg, node.type, partial(_on, inputs=inputs, rows=missing)))
+        result = pc.coalesce(result, coerced(arg, node.type, partial(_on, inputs=inputs, rows=missing)))
     return result
 
 
 # Comparison
 
 
-def _coerced(node: Node, kind: DataType, run: Callable[[Node], Value]) -> Value:
+def coerced(node: Node, kind: DataType, run: Callable[[Node], Value]) -> Value:
     """A node's value in the type of its comparison."""
     if isinstance(node, Literal):
         return scalar(_literal_as(node, kind), kind)
@@ -288,7 +288,7 @@ def _compare(node: Call, inputs: Inputs) -> Value:
     kind = node.option
     if kind == NULL:
         return arrow.scalar(None, BOOL)
-    left, right = (_coerced(arg, kind, partial(evaluate, inputs=inputs)) for arg in node.args)
+    left, right = (coerced(arg, kind, partial(evaluate, inputs=inputs)) for arg in node.args)
     return _COMPARISONS[node.op](left, right, kind)
 
 
@@ -296,7 +296,7 @@ def _null_safe_equal(node: Call, inputs: Inputs) -> Value:
     kind = node.option
     if kind == NULL:
         return arrow.scalar(True)
-    left, right = (_coerced(arg, kind, partial(evaluate, inputs=inputs)) for arg in node.args)
+    left, right = (coerced(arg, kind, partial(evaluate, inputs=inputs)) for arg in node.args)
     both = pc.and_(pc.is_null(left), pc.is_null(right))
     return pc.or_(both, pc.fill_null(_equal(left, right, kind), False))
 
@@ -305,7 +305,7 @@ def _in(node: Call, inputs: Inputs) -> Value:
     kind = node.option
     if kind == NULL:
         return arrow.scalar(None, BOOL)
-    left = _coerced(node.args[0], kind, partial(evaluate, inputs=inputs))
+    left = coerced(node.args[0], kind, partial(evaluate, inputs=inputs))
     constants = [arg for arg in node.args[1:] if isinstance(arg, Literal)]
     values = [_literal_as(arg, kind) for arg in constants if arg.value is not None]
     # 0.0 and -0.0 are equal, and is_in compares bits.
@@ -316,7 +316,7 @@ def _in(node: Call, inputs: Inputs) -> Value:
         result = pc.or_kleene(result, arrow.scalar(None, BOOL))
     for arg in node.args[1:]:
         if not isinstance(arg, Literal):
-            other = _coerced(arg, kind, partial(evaluate, inputs=inputs))
+            other = coerced(arg, kind, partial(evaluate, inputs=inputs))
             result = pc.or_kleene(result, _equal(left, other, kind))
     return result
 
@@ -332,7 +332,7 @@ def _arithmetic(node: Call, inputs: Inputs) -> Value:
     kind = node.type
     if is_decimal(kind):
         return _decimal_arithmetic(node, inputs)
-    left, right = (_coerced(arg, kind, partial(evaluate, inputs=inputs)) for arg in node.args)
+    left, right = (coerced(arg, kind, partial(evaluate, inputs=inputs)) for arg in node.args)
     if node.op in ("div", "mod", "intdiv"):
         _refuse_zero(right, left)
         return _DIVISIONS[node.op](left, right, kind)
@@ -633,6 +633,7 @@ __all__ = [
     "Value",
     "arithmetic_type",
     "can_fail",
+    "coerced",
     "denormalize",
     "evaluate",
     "internal",

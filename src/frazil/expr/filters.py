@@ -66,7 +66,7 @@ class Filter:
 
     def mask(self, rows: pa.RecordBatch | pa.Table) -> pa.BooleanArray:
         """True for each selected row. The rows have the schema's columns by name, at least those the filter reads."""
-        return self.mask_columns(rows.num_rows, lambda column: _find_array(rows, self.schema, column))
+        return self.mask_columns(rows.num_rows, lambda column: find_array(rows, self.schema, column))
 
     def mask_columns(self, length: int, fetch: Callable[[Column], pa.Array[Any]]) -> pa.BooleanArray:
         """The same for rows whose columns ``fetch`` returns."""
@@ -191,7 +191,7 @@ class Expression:
 
     def evaluate(self, rows: pa.RecordBatch | pa.Table) -> pa.Array[Any]:
         """Its value on each row. The rows have the schema's columns by name, at least those the expression reads."""
-        inputs = Inputs(rows.num_rows, lambda column: _find_array(rows, self.schema, column))
+        inputs = Inputs(rows.num_rows, lambda column: find_array(rows, self.schema, column))
         found: pa.Array[Any] = spread(evaluate(self.node, inputs), rows.num_rows)
         return found
 
@@ -239,7 +239,7 @@ def _columns_of(node: Node) -> list[Column]:
     return found
 
 
-def _find_array(rows: pa.RecordBatch | pa.Table, schema: Schema, column: Column) -> pa.Array[Any]:
+def find_array(rows: pa.RecordBatch | pa.Table, schema: Schema, column: Column) -> pa.Array[Any]:
     names = [schema.find_field(field_id).name for field_id in column.path]
     position = rows.schema.get_field_index(names[0])
     if position < 0:

@@ -9,43 +9,30 @@ The source is run once and the join is run once: everything after that reads wha
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 from typing import Any
 
 import pyarrow as pa
-from pyiceberg.schema import Schema
-from pyiceberg.types import NestedField, StructType
+from pyiceberg.types import NestedField
 
 from frazil.commit.operations import Kind, Read, RowCounts, Write
-from frazil.dml.assignments import check_apart, find_column
+from frazil.dml.assignments import is_column
 from frazil.dml.merge import Clause, Merge, When
+from frazil.dml.merge_binding import BoundMerge, repeated
 from frazil.dml.view import Mode, Settings, View
-from frazil.errors import InvalidInput
-from frazil.expr import BOOL, Call, Column, Filter, Node, did_you_mean, parse_filter
-from frazil.format.schemas import match_name
+from frazil.expr import Column, parse_filter
 from frazil.on_spark.columns import SparkColumn, condition
 from frazil.on_spark.keys import MOST_KEYS, range_read, read_of
 from frazil.on_spark.scan import FILE, POSITION
 from frazil.on_spark.session import Frame, Session, materialised, translated
 from frazil.on_spark.types import frame_schema, spark_type
-from frazil.on_spark.values import is_column, new_value, replaced
+from frazil.on_spark.values import new_value, replaced
 from frazil.on_spark.write_builder import SparkWriteBuilder
 from frazil.read.plan import FileTask
 
 ROW, CLAUSE = "__frazil_source", "__frazil_clause"
 _BROADCAST_ROWS = 2_000_000
-_UNSTABLE = (
-    "rand",
-    "randn",
-    "random",
-    "randstr",
-    "uniform",
-    "uuid",
-    "shuffle",
-    "monotonically_increasing_id",
-    "spark_partition_id",
-)
 
 
 def merge(spark: Session, view: View, source: Frame, plan: Merge, settings: Settings, mode: Mode) -> Write:
@@ -60,14 +47,6 @@ def explain(spark: Session, view: View, source: Frame, plan: Merge) -> str:
     return _MergeRun(spark, view, source, plan).explain()
 
 
-@dataclass(frozen=True, slots=True)
-class _Pair:
-    """``target.a = source.b``: a column of the table by its id, and the source's by name."""
-
-    field_id: int
-    source: Column
-
-
 class _MergeRun:
     def __init__(self, spark: Session, view: View, source: Frame, plan: Merge) -> None:
         from pyspark.sql import functions
@@ -76,94 +55,21 @@ class _MergeRun:
         self._spark = spark
         self._view = view
         self._plan = plan
-        self._both = _both_schemas(view.schema, source, plan)
-        self._scopes = (plan.target_alias, plan.source_alias)
-        self._source_only = (plan.source_alias,)
-        self._target_only = (plan.target_alias,)
         self._given = source
-        self._on = self._matching_condition(plan.on)
-        self._pairs = [] if self._on is None else _equal_pairs(self._on.condition, self._both, plan)
+        self._bound = BoundMerge.of(plan, view.schema, frame_schema(source))
         # All errors are found before a job runs.
+        self._bound.check_clauses()
         for clause in plan.clauses:
-            self._check_condition(clause)
             if clause.action != "delete":
                 self._values(clause)
 
-    # Binding
-
-    def _matching_condition(self, on: object) -> Filter | None:
-        """None: a Spark Column, which cannot be analysed."""
-        plan = self._plan
-        if isinstance(on, str):
-            _refuse_unstable(on)
-            return parse_filter(on, self._both, case_sensitive=plan.case_sensitive, scopes=self._scopes)
-        if is_column(on):
-            _refuse_unstable(str(on))
-            return None
-        if not isinstance(on, Sequence):
-            raise InvalidInput(f"on is a condition or a list of column names, not {on!r}")
-        text = " and ".join(
-            f"`{plan.target_alias}`.{_quoted(each)} = `{plan.source_alias}`.{_quoted(each)}" for each in on
-        )
-        return parse_filter(text, self._both, case_sensitive=plan.case_sensitive)
-
-    def _check_condition(self, clause: Clause) -> None:
-        if clause.condition is None:
-            return
-        _refuse_unstable(str(clause.condition))
-        if not is_column(clause.condition):
-            self._condition_filter(clause)
-
-    def _condition_filter(self, clause: Clause) -> Filter:
-        scopes = {
-            "matched": self._scopes,
-            "not matched": self._source_only,
-            "not matched by source": self._target_only,
-        }[clause.when]
-        text: Any = clause.condition
-        found = parse_filter(text, self._both, case_sensitive=self._plan.case_sensitive, scopes=scopes)
-        for column in found.columns:
-            alias = self._both.find_field(column.path[0]).name
-            if alias not in scopes:
-                raise InvalidInput(
-                    f"The condition of '{clause}' names {column.name}, but the clause has no {alias} row",
-                    advice=f"Use only columns of {scopes[0]}",
-                )
-        return found
-
     def _values(self, clause: Clause) -> list[tuple[tuple[NestedField, ...], Any]]:
         """For each column that the clause sets, where it is and what it gets."""
-        plan, schema = self._plan, self._view.schema
-        given: Mapping[str, object]
-        if clause.values is None:
-            given = self._all_columns(clause)
-        elif not isinstance(clause.values, Mapping) or not clause.values:
-            raise InvalidInput(f"The clause '{clause}' names no column", advice="Write {'n': 'source.n'}")
-        else:
-            given = {_unqualified(name, plan.target_alias): each for name, each in clause.values.items()}
-        scopes = {"matched": self._scopes, "not matched": self._source_only}.get(clause.when, self._target_only)
-        found = []
-        for name, each in given.items():
-            path = find_column(name, schema, plan.case_sensitive)
-            found.append((path, new_value(each, path, self._both, plan.case_sensitive, scopes)))
-        check_apart([path for path, _ in found])
-        return found
-
-    def _all_columns(self, clause: Clause) -> dict[str, object]:
-        names = self._given.columns
-        left_out = {each.lower() for each in clause.leave_out}
-        found: dict[str, object] = {}
-        for field in self._view.schema.fields:
-            if field.name.lower() in left_out:
-                continue
-            there = match_name(field.name, names)
-            if there is None:
-                raise InvalidInput(
-                    f"The source lacks the column {field.name!r}, which '{clause}' sets",
-                    advice=did_you_mean(field.name, names) or f"Add it, or name it in except_cols=[{field.name!r}]",
-                )
-            found[f"`{field.name}`"] = f"`{self._plan.source_alias}`.`{there}`"
-        return found
+        bound, sensitive = self._bound, self._plan.case_sensitive
+        return [
+            (path, new_value(each, path, bound.both, sensitive, bound.scopes(clause)))
+            for path, each in bound.assignments(clause)
+        ]
 
     # Running
 
@@ -181,7 +87,7 @@ class _MergeRun:
         given = f.broadcast(source) if count <= _BROADCAST_ROWS else source
         changed: list[Frame] = []
         met, changes = None, 0
-        if tasks and count and self._needs_matches:
+        if tasks and count and self._bound.needs_matches:
             met, changes = materialised(self._matches(builder, given, tasks))
             changed.append(met.where(f.col(CLAUSE).isNotNull()))
         added = self._inserted(source, met, changes) if plan.of("not matched") and count else None
@@ -210,11 +116,6 @@ class _MergeRun:
             self._refuse_repeated_targets(met)
             few = few.group_by([FILE, POSITION]).aggregate([(CLAUSE, "min")]).rename_columns([FILE, POSITION, CLAUSE])
         return few
-
-    @property
-    def _needs_matches(self) -> bool:
-        """Whether the clauses depend on which rows match."""
-        return bool(self._plan.of("matched") or self._plan.of("not matched"))
 
     def _finish(
         self,
@@ -249,12 +150,13 @@ class _MergeRun:
 
     def _keys_read(self, source: Frame, count: int) -> Read:
         """The read of the merge: which rows of the table it depends on."""
-        if not self._pairs:
+        pairs = self._bound.pairs
+        if not pairs:
             return Read(parse_filter(None, self._view.schema))
-        kinds = [spark_type(self._view.schema.find_type(pair.field_id)) for pair in self._pairs]
-        columns = [self._column(pair.source).try_cast(kind) for pair, kind in zip(self._pairs, kinds, strict=True)]
+        kinds = [spark_type(self._view.schema.find_type(pair.field_id)) for pair in pairs]
+        columns = [self._column(pair.source).try_cast(kind) for pair, kind in zip(pairs, kinds, strict=True)]
         keys = source.select(*(each.alias(f"__frazil_key{number}") for number, each in enumerate(columns)))
-        field_ids = tuple(pair.field_id for pair in self._pairs)
+        field_ids = tuple(pair.field_id for pair in pairs)
         if count <= MOST_KEYS:
             # NULL equals nothing, so rows with a NULL key match no row.
             return read_of(keys.toArrow().drop_null(), field_ids, self._view)
@@ -270,9 +172,9 @@ class _MergeRun:
 
     @property
     def _joined_on(self) -> SparkColumn:
-        if self._on is None:
+        if self._bound.on is None:
             return self._plan.on
-        return condition(self._on, self._column)
+        return condition(self._bound.on, self._column)
 
     def _matches(self, builder: SparkWriteBuilder, given: Frame, tasks: Sequence[FileTask]) -> Frame:
         """One row per match: the position of the table's row, the clause that applies, the new values."""
@@ -314,7 +216,7 @@ class _MergeRun:
             return self._f.lit(True)
         if is_column(clause.condition):
             return clause.condition
-        return condition(self._condition_filter(clause), at)
+        return condition(self._bound.condition(clause), at)
 
     def _inserted(self, source: Frame, met: Frame | None, count: int) -> Frame:
         """The rows to insert for source rows without a match."""
@@ -330,41 +232,25 @@ class _MergeRun:
 
     def _refuse_repeated_targets(self, matches: Frame | None) -> None:
         """Refuse a table row that two source rows would change: their order is undefined."""
-        f, clauses = self._f, self._plan.of("matched")
-        if (
-            matches is None
-            or not clauses
-            or (len(clauses) == 1 and clauses[0].action == "delete" and clauses[0].condition is None)
-        ):
+        f = self._f
+        if matches is None or self._bound.allows_repeats:
             return
         counted = matches.where(f.col(CLAUSE).isNotNull()).groupBy(FILE, POSITION).count().where("count > 1")
         twice = counted.limit(1).collect()
         if twice:
-            raise InvalidInput(
-                f"A row of {self._view.table} matches {twice[0]['count']} rows of the source, and a clause would "
-                "change it for each of them",
-                advice="Keep one source row for each row it matches, or tighten the condition",
-            )
+            raise repeated(self._view.table, twice[0]["count"])
 
     # Columns
 
     def _column(self, column: Column) -> SparkColumn:
         """Where a column of either side is in a frame that has both by their aliases."""
-        names = [self._both.find_field(field_id).name for field_id in column.path]
+        names = [self._bound.both.find_field(field_id).name for field_id in column.path]
         found = self._f.col(".".join(f"`{name}`" for name in names))
         # Spark has more integer types than Iceberg.
-        return found.cast(spark_type(column.source)) if names[0] == self._plan.source_alias else found
+        return found.cast(spark_type(column.source)) if self._bound.is_source(column) else found
 
     def explain(self) -> str:
-        plan = self._plan
-        by_key = ", ".join(str(self._view.schema.find_column_name(pair.field_id)) for pair in self._pairs)
-        lines = [
-            f"Merge into {self._view.table}",
-            f"  on         {plan.on if self._on is None else self._on.text}",
-            f"  by key     {by_key or 'none: every row of the table is compared'}",
-            *(f"  clause {index}   {each}" for index, each in enumerate(plan.clauses)),
-        ]
-        return "\n".join(lines)
+        return self._bound.explain(self._view.table)
 
 
 def _union(frames: Sequence[Frame]) -> Frame:
@@ -378,49 +264,3 @@ def _counted(rows: Frame, few: pa.Table | None) -> dict[int, int]:
     counted = few.group_by(CLAUSE).aggregate([([], "count_all")])
     pairs: Any = zip(counted[CLAUSE].to_pylist(), counted["count_all"].to_pylist(), strict=True)
     return dict(pairs)
-
-
-def _both_schemas(target: Schema, source: Frame, plan: Merge) -> Schema:
-    """One schema with a struct for each side, named by its alias."""
-    given = frame_schema(source, first_id=2_000_000)
-    return Schema(
-        NestedField(1_999_998, plan.target_alias, StructType(*target.fields), required=False),
-        NestedField(1_999_999, plan.source_alias, StructType(*given.fields), required=False),
-    )
-
-
-def _equal_pairs(node: Node, both: Schema, plan: Merge) -> list[_Pair]:
-    """The equalities between a column of the table and one of the source that every match fulfils."""
-    if isinstance(node, Call) and node.op == "and":
-        return [pair for each in node.args for pair in _equal_pairs(each, both, plan)]
-    if not (isinstance(node, Call) and node.op == "eq" and node.type == BOOL):
-        return []
-    left, right = node.args
-    if not (isinstance(left, Column) and isinstance(right, Column)):
-        return []
-    sides = [both.find_field(each.path[0]).name for each in (left, right)]
-    if sides == [plan.source_alias, plan.target_alias]:
-        left, right = right, left
-    elif sides != [plan.target_alias, plan.source_alias]:
-        return []
-    return [_Pair(left.field_id, right)]
-
-
-def _quoted(name: str) -> str:
-    return name if "`" in name else ".".join(f"`{part}`" for part in name.split("."))
-
-
-def _unqualified(name: str, alias: str) -> str:
-    head, dot, rest = str(name).partition(".")
-    return rest if dot and head.strip("`").lower() == alias.lower() else str(name)
-
-
-def _refuse_unstable(text: str) -> None:
-    lowered = text.lower()
-    for name in _UNSTABLE:
-        at = lowered.find(f"{name}(")
-        if at == 0 or (at > 0 and not (lowered[at - 1].isalnum() or lowered[at - 1] == "_")):
-            raise InvalidInput(
-                f"The condition uses {name}(), which returns a different value each time",
-                advice="Compute it in a column of the source, which runs once, and use that column",
-            )

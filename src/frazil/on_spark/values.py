@@ -6,7 +6,6 @@ fraction, a lost time of day fail the write, whatever the session's ANSI mode sa
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +25,7 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from frazil.dml.assignments import check_apart, constant_value, find_column
+from frazil.dml.assignments import check_apart, constant_value, find_column, is_column
 from frazil.errors import InvalidInput
 from frazil.expr import (
     DATE,
@@ -98,11 +97,6 @@ def new_value(
         return _expression(parse_expression(given, schema, case_sensitive=case_sensitive, scopes=scopes), field, shown)
     one = constant_value(given.value if isinstance(given, Lit) else given, field, shown)
     return _constant(one, field)
-
-
-def is_column(given: object) -> bool:
-    module = sys.modules.get("pyspark.sql")
-    return module is not None and isinstance(given, module.Column)
 
 
 def _expression(expression: Expression, field: NestedField, shown: str) -> NewValue:

@@ -219,11 +219,15 @@ class Keys:
 
     def holds(self, columns: Sequence[Array]) -> Array:
         """True for each row whose key is in the set."""
+        return pc.is_valid(self.numbers(columns))
+
+    def numbers(self, columns: Sequence[Array]) -> Array:
+        """The number of each row's key, counted in their order from 0 on; null: it is not in the set."""
         running: Array | None = None
         for column, (values, distinct) in zip(columns, self.steps, strict=True):
             combined = _combine(running, pc.index_in(column, value_set=values), len(values))
             running = pc.index_in(combined, value_set=distinct)
-        return pc.is_valid(running)
+        return running
 
 
 def _combine(before: Array | None, codes: Array, size: int) -> Array:

@@ -15,7 +15,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField
 
 from frazil.errors import InvalidInput, Unsupported
-from frazil.expr import assigned, parse_expression
+from frazil.expr import TEXT, assigned, compared, parse_expression
 from frazil.format.schemas import arrow_schema, match_name, suggestion
 from frazil.model import Commit, Isolation
 from frazil.on_spark.queries import named_columns, with_constant
@@ -309,6 +309,12 @@ class _MergeStatement:
     source_alias: str
     names: dict[Name, str]
     """Full table name → alias in the merge's expressions."""
+    table: Name | None = None
+    """The source, where it is a table as it is now."""
+    inner: Tokens = ()
+    """The source's query, where it is one in parentheses."""
+    columns: tuple[str, ...] = ()
+    """The names that the source's alias gives its columns."""
 
 
 def merge(context: Context, cursor: Cursor) -> Commit:
@@ -320,14 +326,18 @@ def merge(context: Context, cursor: Cursor) -> Commit:
     cursor.expect("ON")
     on = _expression(cursor, "a condition", sides.names, "WHEN")
     first = cursor.at
-    session = context.session("MERGE")
+    session = context.session_or_none()
+    if session is None and not _runs_without_spark(sides):
+        session = context.session("MERGE of a query")
     isolation = context.table(sides.target).properties.get("write.merge.isolation-level", Isolation.SERIALIZABLE)
     transaction = context.transaction(session, isolation)
 
     def run(table: TransactionTable) -> Commit:
         fields = [each.name for each in table.schema.fields]
         cursor.at = first
-        source = query(context, sides.source, transaction)
+        source: Any = (
+            query(context, sides.source, transaction) if session is not None else _rows(cursor, sides, transaction)
+        )
         builder = table.merge(source, on, source_alias=sides.source_alias, target_alias=sides.target_alias)
         while not cursor.done:
             builder = _clause(cursor, builder, sides, fields)
@@ -342,17 +352,76 @@ def _sides(cursor: Cursor) -> _MergeStatement:
     cursor.expect("USING")
     names = {} if target_alias is not None else {target: quoted(target[-1:])}
     if cursor.sees("("):
-        source = f"SELECT * FROM ({cursor.statement.slice(cursor.group('a query'))})"  # noqa: S608 - the user's own text
+        inner = cursor.group("a query")
+        source = f"SELECT * FROM ({cursor.statement.slice(inner)})"  # noqa: S608 - the user's own text
         source_alias = _alias(cursor, "ON") or "source"
-        return _MergeStatement(target, target_alias or target[-1], source, source_alias, names)
+        columns = _column_names(cursor)
+        if columns:
+            source += f" AS source ({', '.join(quoted([each]) for each in columns)})"
+        return _MergeStatement(
+            target, target_alias or target[-1], source, source_alias, names, inner=inner, columns=columns
+        )
     start = cursor.at
     name = cursor.name("a table or a query in parentheses")
+    after = cursor.at
     _skip_version(cursor)
+    current = name if cursor.at == after else None
     source = f"SELECT * FROM {cursor.statement.slice(cursor.statement.tokens[start : cursor.at])}"  # noqa: S608 - likewise
     alias = _alias(cursor, "ON")
     if alias is None and len(name) > 1:
         names[name] = quoted(name[-1:])
-    return _MergeStatement(target, target_alias or target[-1], source, alias or name[-1], names)
+    return _MergeStatement(target, target_alias or target[-1], source, alias or name[-1], names, current)
+
+
+def _column_names(cursor: Cursor) -> tuple[str, ...]:
+    if not cursor.sees("("):
+        return ()
+    return tuple(str(each) for each in cursor.listed(lambda inner: inner.part("a column"), "columns"))
+
+
+def _runs_without_spark(sides: _MergeStatement) -> bool:
+    return sides.table is not None or (bool(sides.inner) and sides.inner[0].says("VALUES"))
+
+
+def _rows(cursor: Cursor, sides: _MergeStatement, transaction: Transaction) -> object:
+    """The rows of a table, which are then in the read set of the transaction, or those of VALUES."""
+    if sides.table is not None:
+        scan = transaction.table(sides.table).scan()
+        return pa.RecordBatchReader.from_batches(scan.schema, scan.to_batches())
+    inner = Cursor(replace(cursor.statement, tokens=tuple(sides.inner)))
+    inner.expect("VALUES")
+    rows = [_row_texts(inner)]
+    while inner.accept(","):
+        rows.append(_row_texts(inner))
+    _alias(inner)
+    names = _column_names(inner)
+    inner.end()
+    names = sides.columns or names or tuple(f"col{number + 1}" for number in range(len(rows[0])))
+    for number, each in enumerate(rows, start=1):
+        if len(each) != len(names):
+            raise InvalidInput(
+                f"Row {number} has {counted(len(each), 'value')} for {counted(len(names), 'column')}",
+                evidence=f"The columns are {', '.join(names)}",
+            )
+    return arrow.table([_values_column(each) for each in zip(*rows, strict=True)], names=list(names))
+
+
+def _row_texts(cursor: Cursor) -> list[str]:
+    values = split(cursor.statement, cursor.group("a row of values in parentheses"))
+    for each in values:
+        _refuse_query(each)
+    return [cursor.statement.slice(each) for each in values]
+
+
+def _values_column(texts: Sequence[str]) -> Any:
+    """Expressions without columns as a column of the type that holds them all."""
+    found = [parse_expression(each, Schema()) for each in texts]
+    kind = parse_expression(f"CASE {' '.join(f'WHEN false THEN ({each})' for each in texts)} END", Schema()).type
+    if kind != TEXT and any(each.type == TEXT for each in found):
+        raise InvalidInput("Strings and other values are in one column of VALUES", advice="Write CAST(… AS …)")
+    return arrow.concat_arrays(
+        [arrow.nulls(1, kind) if pa.types.is_null(each.type) else compared(each, kind, _ONE_ROW) for each in found]
+    )
 
 
 def _skip_version(cursor: Cursor) -> None:

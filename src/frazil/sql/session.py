@@ -96,7 +96,7 @@ class Context:
     def snapshot(self, session: Session) -> LakeSnapshot:
         return LakeSnapshot(self._bound(session))
 
-    def transaction(self, session: Session, isolation: str) -> Transaction:
+    def transaction(self, session: Session | None, isolation: str) -> Transaction:
         return Transaction(self._bound(session), isolation=isolation, retry=None, commit_id=None)
 
     def _bound(self, session: Session | None) -> Any:

@@ -25,7 +25,7 @@ from frazil.table.options import (
     isolation_level,
 )
 
-_WITHOUT_ROWS = ("delete", "update", "compact")
+_ON_BOUND_SESSION = ("delete", "update", "compact", "merge")
 
 
 def begin(
@@ -34,8 +34,6 @@ def begin(
     given: WriteOptions,
     parameters: Mapping[str, object],
     rows: object = None,
-    *,
-    needs_spark: bool = False,
 ) -> Call:
     """The call of a verb on the version that the destination reads."""
     options = destination.accept(verb, given)
@@ -44,7 +42,7 @@ def begin(
     runtime, name = source.lake.runtime, str(source.ident)
     started = runtime.monotonic()
     checked(options)
-    engine = _engine(source.lake.spark, options.get("engine"), rows, verb, needs_spark=needs_spark)
+    engine = _engine(source.lake.spark, options.get("engine"), rows, verb)
     branch = options.get("branch", MAIN)
     metadata = source.metadata()
     check_branch(name, metadata, branch)
@@ -75,8 +73,8 @@ def begin(
     )
 
 
-def _engine(bound: object, asked: EngineName | None, rows: object, verb: str, *, needs_spark: bool) -> Engine:
-    """The engine of the rows. A verb without rows runs on the session that the lake is bound to, else on Arrow."""
+def _engine(bound: object, asked: EngineName | None, rows: object, verb: str) -> Engine:
+    """The engine of the rows. Verbs without rows and merges run on the session that the lake is bound to, if any."""
     frame = is_frame(rows)
     session: Session | None = session_of(rows) if frame else None if bound is None else checked_session(bound)
     if asked == "arrow" and not frame:
@@ -85,13 +83,11 @@ def _engine(bound: object, asked: EngineName | None, rows: object, verb: str, *,
         raise InvalidInput(
             "These rows are a Spark DataFrame, which engine='arrow' cannot read", advice="Pass frame.toArrow()"
         )
-    if not (asked == "spark" or frame or needs_spark or (session is not None and verb in _WITHOUT_ROWS)):
+    if not (asked == "spark" or frame or (session is not None and verb in _ON_BOUND_SESSION)):
         return ARROW
     if session is None:
         session = active_session()
     if session is None:
-        if needs_spark and asked is None:
-            return ARROW
         raise InvalidInput(
             f"{verb}() was asked to run on Spark, and the lake is not bound to a session",
             advice="Write connect(…, spark=frazil.spark())",

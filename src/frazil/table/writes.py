@@ -153,7 +153,7 @@ def merge(
 ) -> Commit:
     rows = opened(source)
     shown = {"on": str(plan.on), "clauses": [str(each) for each in plan.clauses]}
-    call = begin(destination, "merge", options, shown, rows, needs_spark=True)
+    call = begin(destination, "merge", options, shown, rows)
     if call.found is not None:
         return call.found
     call = replace(call, merge_schema=call.merge_schema or evolves)
@@ -168,7 +168,7 @@ def merge(
 
 
 def explain_merge(destination: Destination, source: object, options: WriteOptions, plan: Merge) -> str:
-    call = begin(destination, "merge", options, {}, source, needs_spark=True)
+    call = begin(destination, "merge", options, {}, source)
     return call.engine.explain_merge(call.view, source, plan)
 
 
