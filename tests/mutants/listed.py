@@ -730,7 +730,7 @@ MUTANTS = (
         "a redo keeps new values of rows that another writer changed",
         "P39",
         "frazil.dml.redo:continued",
-        "if write.kind is Kind.UPDATE and any(path in write.moved for path in dirty):",
+        "if write.kind in _NEW_VALUES and any(path in write.moved for path in dirty):",
         "if False:",
     ),
     Mutant(

@@ -15,11 +15,9 @@ import pytest
 import frazil
 from frazil.dml import merge_match
 from frazil.dml.merge import Clause, Merge
+from frazil.dml.merge import Source as MergeSource
 from frazil.dml.merge_arrow import merge
-from frazil.dml.merge_binding import BoundMerge
-from frazil.dml.merge_match import Matcher, read_source, source_schema
 from frazil.dml.view import Settings, View
-from frazil.expr import parse_filter
 from frazil.format.schemas import arrow_schema, to_schema
 from frazil.model import Ident
 from frazil.read import positions
@@ -289,23 +287,9 @@ def view_of(lake: frazil.Lake, table: frazil.Table) -> View:
     return View(lake.storage, SYSTEM, metadata, "main", table.name)
 
 
-def test_the_source_rows_that_match_each_file(lake: frazil.Lake) -> None:
-    table = lake.create_table("shop.parts", "id bigint, n int")
-    for ids in ((1, 2), (3, 4), (5, 6)):
-        table.append([{"id": each, "n": 0} for each in ids])
-    view = view_of(lake, table)
-    rows = [{"id": 4}, {"id": 9}, {"id": 1}, {"id": 2}, {"id": None}]
-    plan = Merge(["id"], (Clause("matched", "delete"),))
-    bound = BoundMerge.of(plan, view.schema, source_schema(rows, view.schema))
-    matcher = Matcher.of(bound, read_source(rows, bound.source, view))
-    tasks = view.tasks(parse_filter(None, view.schema))
-    by_file = matcher.source_rows(tasks, view.read_context())
-    assert sorted(map(sorted, by_file.values())) == [[], [0], [2, 3]]
-
-
 def test_the_read_of_a_merge_is_its_keys(lake: frazil.Lake, stock: frazil.Table) -> None:
     plan = Merge(["id"], (Clause("matched", "update", {"n": "1"}),))
-    write = merge(view_of(lake, stock), [{"id": 3}, {"id": 99}], plan, NO_FILES, "merge-on-read")
+    write = merge(view_of(lake, stock), MergeSource([{"id": 3}, {"id": 99}]), plan, NO_FILES, "merge-on-read")
     (read,) = write.reads
     assert read.keys is not None
     assert read.keys.holds([pa.array([3, 4, 99])]).to_pylist() == [True, False, True]

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import frazil
@@ -34,6 +35,12 @@ def table(lake: frazil.Lake) -> frazil.Table:
 
 def rows(ids: Any, v: int | None = None) -> list[dict[str, int]]:
     return [{"id": each, "v": each % 10 if v is None else v} for each in ids]
+
+
+def iter_rows(ids: list[int]) -> pa.RecordBatchReader:
+    """Rows that can be read once."""
+    table = pa.table({"id": pa.array(ids, pa.int64()), "v": pa.array([-1] * len(ids), pa.int64())})
+    return table.to_reader()
 
 
 def content(table: Any) -> Rows:
@@ -101,6 +108,36 @@ STATEMENTS: dict[str, tuple[Callable[..., frazil.Commit], Callable[[dict[int, in
     "upsert by copies": (
         lambda table, **how: table.upsert(rows([7, 500, 900], v=-1), mode="copy-on-write", **how),
         lambda found: {**found, 7: -1, 500: -1, 900: -1},
+    ),
+    "upsert as a merge": (
+        lambda table, **how: (
+            table.merge(rows([7, 500, 900], v=-1), **how).when_matched_update_all().when_not_matched_insert_all()
+        ).execute(),
+        lambda found: {**found, 7: -1, 500: -1, 900: -1},
+    ),
+    "upsert as a merge in place": (
+        lambda table, **how: (
+            table.merge(iter_rows([7, 500, 900]), mode="merge-on-read", **how)
+            .when_matched_update_all()
+            .when_not_matched_insert_all()
+        ).execute(),
+        lambda found: {**found, 7: -1, 500: -1, 900: -1},
+    ),
+    "merge with deletes": (
+        lambda table, **how: (
+            table.merge(rows([7, 500, 900], v=-1), **how)
+            .when_matched_delete(condition="target.v = 7")
+            .when_not_matched_insert_all()
+            .when_not_matched_by_source_update({"v": "v + 100"}, condition="target.v = 7")
+        ).execute(),
+        lambda found: {
+            **{
+                each: v + 100 if v == 7 and each not in (7, 500, 900) else v
+                for each, v in found.items()
+                if v != 7 or each not in (7, 500, 900)
+            },
+            **{each: -1 for each in (7, 500, 900) if each not in found},
+        },
     ),
 }
 

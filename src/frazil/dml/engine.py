@@ -13,7 +13,7 @@ from frazil.commit.operations import Write
 from frazil.dml.append import append
 from frazil.dml.compact import compact
 from frazil.dml.delete import delete
-from frazil.dml.merge import Merge
+from frazil.dml.merge import Merge, Source
 from frazil.dml.merge_arrow import explain, merge
 from frazil.dml.overwrite import overwrite, replace_partitions
 from frazil.dml.update import update
@@ -45,7 +45,7 @@ class Engine(Protocol):
 
     def upsert(self, view: View, rows: object, settings: Settings, mode: UpsertMode) -> Write: ...
 
-    def merge(self, view: View, rows: object, plan: Merge, settings: Settings, mode: Mode) -> Write: ...
+    def merge(self, view: View, source: Source, plan: Merge, settings: Settings, mode: Mode) -> Write: ...
 
     def explain_merge(self, view: View, rows: object, plan: Merge) -> str: ...
 
@@ -92,8 +92,8 @@ class ArrowEngine:
     def upsert(self, view: View, rows: object, settings: Settings, mode: UpsertMode) -> Write:
         return upsert(view, rows, settings, mode)
 
-    def merge(self, view: View, rows: object, plan: Merge, settings: Settings, mode: Mode) -> Write:
-        return merge(view, rows, plan, settings, mode)
+    def merge(self, view: View, source: Source, plan: Merge, settings: Settings, mode: Mode) -> Write:
+        return merge(view, source, plan, settings, mode)
 
     def explain_merge(self, view: View, rows: object, plan: Merge) -> str:
         return explain(view, rows, plan)

@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pyroaring import BitMap64
 
 from frazil.errors import InvalidInput
+from frazil.model import DataFile
 
 When = Literal["matched", "not matched", "not matched by source"]
 Action = Literal["update", "delete", "insert"]
+
+
+@dataclass(slots=True, eq=False)
+class Source:
+    """The source rows of one merge: read once, however often the merge is evaluated (rule P34)."""
+
+    rows: object
+    held: Any = None
+    """The rows as the engine keeps them."""
+    matched: dict[str, BitMap64] = field(default_factory=dict)
+    """Data file → the source rows that matched a row of it, when the merge was evaluated last."""
+    inserted: tuple[DataFile, ...] = ()
+    """The files with the rows inserted then, for source rows without a match."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,6 +65,12 @@ class Merge:
 
     def of(self, when: When) -> list[Clause]:
         return [each for each in self.clauses if each.when == when]
+
+    @property
+    def given(self) -> list[object]:
+        """Every condition and value."""
+        values = [value for each in self.clauses for value in (each.values or {}).values()]
+        return [self.on, *(each.condition for each in self.clauses), *values]
 
     def check(self) -> None:
         """Raises InvalidInput for errors that do not depend on the rows."""

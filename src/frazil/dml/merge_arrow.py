@@ -6,7 +6,7 @@ each file ─▶ its rows with the source rows that match them ─▶ which clau
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,7 @@ from pyroaring import BitMap64
 
 from frazil.commit.operations import Kind, Read, RowCounts, Write
 from frazil.dml.assignments import constant_value, is_column, replaced
-from frazil.dml.merge import Clause, Merge, When
+from frazil.dml.merge import Clause, Merge, Source, When
 from frazil.dml.merge_binding import BoundMerge, Path, repeated
 from frazil.dml.merge_match import Matcher, Pairs, Sides, columns_of, numbered, read_source, source_schema
 from frazil.dml.view import Mode, Settings, View
@@ -37,15 +37,16 @@ arrow: Any = pa
 Values = Callable[[pa.RecordBatch], Array]
 
 
-def merge(view: View, rows: object, plan: Merge, settings: Settings, mode: Mode) -> Write:
+def merge(view: View, source: Source, plan: Merge, settings: Settings, mode: Mode) -> Write:
     """Join source and table, and apply the merge's clauses."""
-    rows = without_untyped(opened(rows), view.schema)
+    rows = without_untyped(opened(source.rows), view.schema) if source.held is None else source.held
     bound = _bound(view, rows, plan)
     # All errors that do not depend on values are found before a row is read.
     clauses = _Clauses.of(bound)
-    source = read_source(rows, bound.source, view)
+    if source.held is None:
+        source.held = read_source(rows, bound.source, view)
     with WriteBuilder(view, settings) as builder:
-        return _MergeRun(builder, clauses, Matcher.of(bound, source)).run(mode)
+        return _MergeRun(builder, clauses, Matcher.of(bound, source.held), source).run(mode)
 
 
 def explain(view: View, rows: object, plan: Merge) -> str:
@@ -63,9 +64,7 @@ def _bound(view: View, rows: object, plan: Merge) -> BoundMerge:
 
 
 def _refuse_columns(plan: Merge) -> None:
-    given = [plan.on, *(each.condition for each in plan.clauses)]
-    given += [value for each in plan.clauses if each.values for value in each.values.values()]
-    for each in given:
+    for each in plan.given:
         if is_column(each):
             raise Unsupported(
                 f"The merge has the Spark Column {each}, and its source is not a DataFrame",
@@ -186,16 +185,17 @@ def _columns(clauses: Sequence[_BoundClause]) -> list[Column]:
 class _Changes:
     """What the clauses have done so far."""
 
-    met: BitMap64 = field(default_factory=BitMap64)
-    """The source rows with a match."""
+    matched: dict[str, BitMap64] = field(default_factory=dict)
+    """Data file → the source rows that match a row of it."""
     taken: list[tuple[FileTask, BitMap64]] = field(default_factory=list)
     """The rows of files that are updated or deleted."""
     updated: int = 0
 
 
 class _MergeRun:
-    def __init__(self, builder: WriteBuilder, clauses: _Clauses, matcher: Matcher) -> None:
+    def __init__(self, builder: WriteBuilder, clauses: _Clauses, matcher: Matcher, source: Source) -> None:
         self._builder = builder
+        self._source = source
         self._view = builder.view
         self._schema = builder.view.schema
         self._clauses = clauses
@@ -213,39 +213,52 @@ class _MergeRun:
         view.check_size(tasks, "merge")
         if self._bound.needs_matches or self._by_source:
             self._matcher.check(tasks, view)
-        staged = builder.add_rows(self._new_rows(tasks))
+        builder.add_rows(self._new_values(tasks))
         inserts = bool(self._plan.of("not matched")) and self._matcher.source.num_rows > 0
+        inserted = self._insert() if inserts else 0
         for task, rows in changes.taken:
             builder.take_out(task, rows, mode)
             # Had another writer deleted the row first, the merge might have inserted one instead.
             if self._updates or inserts:
                 builder.move(task.file.file_path, rows)
         taken = sum(len(rows) for _, rows in changes.taken)
-        counts = RowCounts(
-            inserted=staged.rows - changes.updated, updated=changes.updated, deleted=taken - changes.updated
-        )
+        counts = RowCounts(inserted=inserted, updated=changes.updated, deleted=taken - changes.updated)
         return builder.build(Kind.MERGE, counts, reads=(read,))
 
-    def _new_rows(self, tasks: Sequence[FileTask]) -> Iterator[pa.RecordBatch]:
-        """Rows with new values, file by file, and the rows to insert; what else happens is kept in ``changes``."""
+    def _new_values(self, tasks: Sequence[FileTask]) -> Iterator[pa.RecordBatch]:
+        """Rows with new values, file by file; what else happens is kept in ``changes``."""
         for task in tasks:
             yield from self._file(task)
-        if self._plan.of("not matched"):
-            yield from self._inserted()
+
+    def _insert(self) -> int:
+        """Insert source rows without a match. Returns how many more there are than in the evaluation before."""
+        source, kept = self._source, self._view.kept
+        before = {} if kept is None else source.matched
+        still = {path: rows for path, rows in before.items() if kept is not None and path not in kept.stale}
+        matched = {**still, **self._changes.matched}
+        if kept is not None and _union(matched) == _union(before):
+            source.matched = matched
+            return 0
+        earlier = source.inserted if kept is not None else ()
+        self._builder.discard_rows(earlier)
+        staged = self._builder.add_rows(self._inserted(_union(matched)))
+        source.matched, source.inserted = matched, staged.files
+        return staged.rows - sum(file.record_count for file in earlier)
 
     def _file(self, task: FileTask) -> Iterator[pa.RecordBatch]:
         whole = self._builder.read_context
         context = whole if self._updates else self._matcher.context(whole, self._clauses.columns())
-        taken = BitMap64()
+        taken, matched = BitMap64(), BitMap64()
         for batch, positions in self._matcher.batches(task, context):
             met = BitMap64()
             for pairs in self._matcher.pairs(batch):
-                self._changes.met |= bitmap(pairs.source)
+                matched |= bitmap(pairs.source)
                 if self._by_source:
                     met |= bitmap(pairs.target)
                 yield from self._matched(batch, positions, pairs, taken)
             if self._by_source:
                 yield from self._unmatched(batch, positions, met, taken)
+        self._changes.matched[task.file.file_path] = matched
         if taken:
             self._changes.taken.append((task, taken))
 
@@ -287,10 +300,10 @@ class _MergeRun:
                 self._changes.updated += len(numbers)
                 yield each.rows(rows.take(numbers), old.columns, self._schema)
 
-    def _inserted(self) -> Iterator[pa.RecordBatch]:
+    def _inserted(self, matched: BitMap64) -> Iterator[pa.RecordBatch]:
         """New rows for source rows without a match."""
         source, clauses = self._matcher.source, self._clauses
-        alone = arrow.array(list(BitMap64(range(source.num_rows)) - self._changes.met), pa.int64())
+        alone = arrow.array(list(BitMap64(range(source.num_rows)) - matched), pa.int64())
         kinds = [each.type for each in arrow_schema(self._schema)]
         sides = clauses.sides["not matched"]
         for start in range(0, len(alone), BATCH_ROWS):
@@ -306,3 +319,10 @@ class _MergeRun:
         most = pc.max(counts).as_py() or 0
         if most > 1:
             raise repeated(self._view.table, most)
+
+
+def _union(matched: Mapping[str, BitMap64]) -> BitMap64:
+    found = BitMap64()
+    for rows in matched.values():
+        found |= rows
+    return found

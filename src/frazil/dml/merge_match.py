@@ -15,7 +15,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute
 from pyiceberg.schema import Schema
-from pyroaring import BitMap64
 
 from frazil.commit.operations import Read
 from frazil.dml.merge_binding import BoundMerge, conjuncts
@@ -43,7 +42,7 @@ from frazil.read.arrow import BATCH_ROWS, ReadContext
 from frazil.read.deletes import Deletes, Keys
 from frazil.read.layout import convert
 from frazil.read.plan import FileTask
-from frazil.read.positions import bitmap, rows_with_positions
+from frazil.read.positions import rows_with_positions
 from frazil.stage.rows import conform, incoming_schema, to_reader
 
 Array = Any
@@ -324,18 +323,6 @@ class Matcher:
         return ReadContext(
             whole.storage, whole.metadata, Schema(*(fields or whole.schema.fields[:1])), whole.deletes, whole.batch_rows
         )
-
-    def source_rows(self, tasks: Iterable[FileTask], whole: ReadContext) -> dict[str, BitMap64]:
-        """For each of these files the source rows that match a row of it."""
-        context = self.context(whole, ())
-        found: dict[str, BitMap64] = {}
-        for task in tasks:
-            rows = BitMap64()
-            for batch, _ in self.batches(task, context):
-                for pairs in self.pairs(batch):
-                    rows |= bitmap(pairs.source)
-            found[task.file.file_path] = rows
-        return found
 
 
 def _equality(bound: BoundMerge, test: Node) -> _Equality | None:

@@ -22,9 +22,10 @@ from frazil.model import Content, DataFile
 from frazil.read.arrow import count_task
 from frazil.read.plan import FileTask, named_file
 
-_ROW_BY_ROW = (Kind.DELETE, Kind.UPDATE, Kind.OVERWRITE, Kind.REPLACE_PARTITIONS, Kind.UPSERT)
+_ROW_BY_ROW = (Kind.DELETE, Kind.UPDATE, Kind.OVERWRITE, Kind.REPLACE_PARTITIONS, Kind.UPSERT, Kind.MERGE)
 _WITH_ROWS = (Kind.OVERWRITE, Kind.REPLACE_PARTITIONS, Kind.UPSERT)
 """The rows come from the caller, and are staged once."""
+_NEW_VALUES = (Kind.UPDATE, Kind.MERGE)
 
 
 def continued(before: View, write: Write, after: View) -> View:
@@ -37,15 +38,17 @@ def continued(before: View, write: Write, after: View) -> View:
         old = _tasks(replace(before, kept=None), where)
     except FrazilError:
         # The earlier version has expired.
-        return replace(after, kept=Kept(_rows_alone(write), frozenset(new))) if write.kind in _WITH_ROWS else after
+        if write.kind not in _WITH_ROWS:
+            return after
+        return replace(after, kept=Kept(_rows_alone(write), frozenset(new), frozenset()))
     dirty = _dirty(write, old, new)
-    if write.kind is Kind.UPDATE and any(path in write.moved for path in dirty):
+    if write.kind in _NEW_VALUES and any(path in write.moved for path in dirty):
         # The new values of all files were staged together: those of one file cannot be taken out.
         return after
     left = frozenset(path for path in new if path in dirty or path not in old)
     gone = {path: _deleted_rows(write, path, old, before) for path in dirty}
     kept = replace(_without(write, dirty), rows=_fewer(write, gone))
-    return replace(after, kept=Kept(kept, left))
+    return replace(after, kept=Kept(kept, left, frozenset(dirty)))
 
 
 def without_lost_groups(write: Write, after: View) -> Write:

@@ -33,6 +33,8 @@ class Kept:
     write: Write
     left: frozenset[str]
     """The data files of the newer version that the statement has to be evaluated on."""
+    stale: frozenset[str]
+    """The data files of the earlier version whose part of the write was dropped."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,6 +87,11 @@ class WriteBuilder:
         self._parts.added += staged.files
         return staged
 
+    def discard_rows(self, files: Sequence[DataFile]) -> None:
+        """Leave out rows that an earlier evaluation of the statement staged."""
+        left_out = {file.file_path for file in files}
+        self._parts.added = [file for file in self._parts.added if file.file_path not in left_out]
+
     # Deleted rows
 
     def delete_rows(self, task: FileTask, rows: BitMap64, mode: Mode, keys: Keys | None = None) -> None:

@@ -13,7 +13,7 @@ from pyiceberg.schema import Schema
 from frazil.commit.operations import Kind, Read, RowCounts, Write
 from frazil.dml.compact import chosen_files, groups_of, packing
 from frazil.dml.engine import EngineName
-from frazil.dml.merge import Merge
+from frazil.dml.merge import Merge, Source
 from frazil.dml.overwrite import replaced_spec, without_residual_if_replaced
 from frazil.dml.upsert import UpsertMode, key_ids, reaching_spec
 from frazil.dml.view import COPY_ON_WRITE, MERGE_ON_READ, Mode, Settings, View
@@ -135,8 +135,11 @@ class SparkEngine:
         counts = RowCounts(inserted=count - updated, updated=updated, deleted=replaced - updated)
         return builder.build(Kind.UPSERT, counts, reads=(read,), keys=keys.field_ids)
 
-    def merge(self, view: View, rows: object, plan: Merge, settings: Settings, mode: Mode) -> Write:
-        return merge(self.spark, view, self._frame(rows), plan, settings, mode)
+    def merge(self, view: View, source: Source, plan: Merge, settings: Settings, mode: Mode) -> Write:
+        if source.held is None:
+            source.rows = self._frame(source.rows)
+        # Which new row is whose is not known afterwards, so nothing of an earlier evaluation is kept but the source.
+        return merge(self.spark, replace(view, kept=None), source, plan, settings, mode)
 
     def explain_merge(self, view: View, rows: object, plan: Merge) -> str:
         return explain(self.spark, view, self._frame(rows), plan)

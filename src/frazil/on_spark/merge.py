@@ -18,7 +18,7 @@ from pyiceberg.types import NestedField
 
 from frazil.commit.operations import Kind, Read, RowCounts, Write
 from frazil.dml.assignments import is_column
-from frazil.dml.merge import Clause, Merge, When
+from frazil.dml.merge import Clause, Merge, Source, When
 from frazil.dml.merge_binding import BoundMerge, repeated
 from frazil.dml.view import Mode, Settings, View
 from frazil.expr import Column, parse_filter
@@ -35,11 +35,14 @@ ROW, CLAUSE = "__frazil_source", "__frazil_clause"
 _BROADCAST_ROWS = 2_000_000
 
 
-def merge(spark: Session, view: View, source: Frame, plan: Merge, settings: Settings, mode: Mode) -> Write:
+def merge(spark: Session, view: View, source: Source, plan: Merge, settings: Settings, mode: Mode) -> Write:
     """Join source and table, and apply the merge's clauses."""
-    merging = _MergeRun(spark, view, source, plan)
+    given: Frame = source.rows
+    merging = _MergeRun(spark, view, given, plan)
     with SparkWriteBuilder(spark, view, settings) as builder, translated(f"merge into {view.table}"):
-        return merging.run(builder, mode)
+        if source.held is None:
+            source.held = materialised(given.withColumn(ROW, merging.row_number()))
+        return merging.run(builder, mode, *source.held)
 
 
 def explain(spark: Session, view: View, source: Frame, plan: Merge) -> str:
@@ -73,9 +76,12 @@ class _MergeRun:
 
     # Running
 
-    def run(self, builder: SparkWriteBuilder, mode: Mode) -> Write:
+    def row_number(self) -> SparkColumn:
+        return self._f.monotonically_increasing_id()
+
+    def run(self, builder: SparkWriteBuilder, mode: Mode, made: Frame, count: int) -> Write:
+        """``made``: the source's rows with their numbers in ROW."""
         f, plan = self._f, self._plan
-        made, count = materialised(self._given.withColumn(ROW, f.monotonically_increasing_id()))
         source = made.alias(plan.source_alias)
         read = self._keys_read(source, count)
         tasks = self._tasks(read)

@@ -10,16 +10,16 @@ import pyarrow as pa
 from frazil.commit.binding import make_schema_union
 from frazil.commit.intents import UnpartitionedSpec
 from frazil.commit.operations import MetadataChange
+from frazil.dml.assignments import is_column
 from frazil.dml.cherry_pick import cherry_pick as pick
-from frazil.dml.engine import ARROW
-from frazil.dml.merge import Merge
+from frazil.dml.engine import ARROW, Engine
+from frazil.dml.merge import Merge, Source
 from frazil.dml.row_delta import row_delta as build_row_delta
 from frazil.dml.upsert import key_spec
 from frazil.errors import InvalidInput, Unsupported
 from frazil.expr import Filter, parse_filter
 from frazil.format.schemas import evolve
 from frazil.model import Commit, Isolation
-from frazil.on_spark.values import is_column
 from frazil.stage.rows import opened
 from frazil.table.begin import begin
 from frazil.table.call import Build, Call, Statement
@@ -162,9 +162,13 @@ def merge(
         destination,
         call,
         rows,
-        lambda rows: lambda view, settings: call.engine.merge(view, rows, plan, settings, chosen),
-        is_whole=False,
+        lambda rows: _merging(call.engine, Source(rows), plan, chosen),
+        is_whole=not any(map(is_column, plan.given)),
     )
+
+
+def _merging(engine: Engine, source: Source, plan: Merge, mode: Mode) -> Build:
+    return lambda view, settings: engine.merge(view, source, plan, settings, mode)
 
 
 def explain_merge(destination: Destination, source: object, options: WriteOptions, plan: Merge) -> str:
