@@ -118,6 +118,10 @@ leaders: $(READY) ## Group leaders killed and frozen 2,000 times, on SQLite and 
 
 combiners: leaders
 
+.PHONY: redo
+redo: $(READY) ## 200 statements of each verb beside 1 and 8 appenders of matching rows, on SQLite and Postgres (ARGS="--others")
+	$(BIN)/python -m tests.concurrency.redo $(ARGS)
+
 .PHONY: simulate
 simulate: $(READY) ## The commit core on a virtual clock with faults, 300 seeds (ARGS="--seed 300 --seeds 16000")
 	$(BIN)/frazil simulate --seed 0 --seeds 300 --jobs 2 --keep build/seeds $(ARGS)
