@@ -9,6 +9,7 @@ decides whether this writer makes it or the leader of a group.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NoReturn, assert_never
 
 from frazil import observe
@@ -174,12 +175,18 @@ class _Loop:
             head = context.catalog.load(context.ident).metadata
             merge = merged(context.storage, self._runtime, head, branch)
             if merge is not None:
-                commit(context, merge, Identity(str(self._runtime.new_uuid()), "", given=False), Retry(tries=4))
+                commit(context, merge, self._merge_identity(), Retry(tries=4))
         except FrazilError as error:
             observe.log.debug("manifests of %s were not merged: %s", context.ident, error)
         except BaseException as error:
             error.add_note(f"commit id {self._unit.identity.commit_id} was committed nevertheless")
             raise
+
+    def _merge_identity(self) -> Identity:
+        origin = self._unit.identity.origin
+        if origin is not None:
+            origin = replace(origin, verb="rewrite manifests", started_ms=self._runtime.now_ms())
+        return Identity(str(self._runtime.new_uuid()), "", given=False, origin=origin)
 
 
 def _plural(count: int, noun: str) -> str:

@@ -12,7 +12,7 @@ from frazil.commit.operations import Identity, MetadataChange, Operation, Write,
 from frazil.commit.results import find_commit
 from frazil.commit.retry import Retry, from_properties
 from frazil.errors import ConflictError, InvalidInput
-from frazil.format.metadata import TableMetadata
+from frazil.format.metadata import MAIN, TableMetadata
 from frazil.model import Commit, Ident
 from frazil.table.call import Call, Statement
 from frazil.table.options import WriteOptions, checked_commit_id
@@ -81,6 +81,7 @@ class CommitNow:
             commit_id=str(self.lake.runtime.new_uuid()) if given is None else given,
             digest=digest(verb, **parameters),
             given=given is not None,
+            origin=self.lake.origin(verb),
         )
         self.lake.check_writable()
         found = find_commit(self.lake.catalog, metadata, identity, branch) if identity.given else None
@@ -104,7 +105,7 @@ class CommitNow:
         identity: Identity | None = None,
         retry: Retry | None = None,
     ) -> Commit:
-        own = identity or Identity(str(self.lake.runtime.new_uuid()), digest(change.name), given=False)
+        own = identity or self.identify(None, change.name, {}, base, MAIN)[0]
         return self._commit([change], own, retry or _default_retry(base), None)
 
     def _commit_write(self, call: Call, write: Write) -> Commit:

@@ -17,7 +17,7 @@ from frazil.catalog.store import Swap
 from frazil.commit.context import CommitContext, OnPhase
 from frazil.format.storage import Backend, Storage
 from frazil.lake import Lake, _Connection
-from frazil.model import Ident
+from frazil.model import Ident, Origin
 from frazil.runtime import Runtime
 from frazil_verification.simulator.database import SimulatedEngine
 from frazil_verification.simulator.files import SimulatedFiles
@@ -64,6 +64,10 @@ class SimulatedLake(Lake):
             self._process.at_phase(str(phase))
 
         return replace(super().commit_context(ident), on_phase=at)
+
+    def origin(self, verb: str) -> Origin:
+        """The same on every machine."""
+        return Origin(self._process.name, "", verb, self.runtime.now_ms())
 
 
 @dataclass(frozen=True, slots=True)
