@@ -426,7 +426,7 @@ def _apply(lake: Lake, ident: Ident, table: PinnedTable, operation: Operation) -
     table.scratch.append(unit)
     built, written = applied(unit, replace(table.head, metadata=table.metadata), lake.catalog, lake.runtime)
     if isinstance(built, Refused):
-        raise conflict_error(operation.name, ident, built.conflicts)
+        raise conflict_error(operation.name, ident, built.conflicts, table.head.metadata)
     table.applied += 1
     table.lists.extend(written)
     table.metadata = apply(table.metadata, built.updates, now_ms=table.head.now_ms, previous_location=None)
@@ -436,4 +436,4 @@ def _check(lake: Lake, ident: Ident, reads: Sequence[Operation], head: Head) -> 
     """Raises ConflictError if a commit between the operations' base and the head changed what they read."""
     conflicts = conflicts_at(ident, reads, head, lake.catalog, lake.storage, lake.runtime)
     if conflicts:
-        raise conflict_error("transaction", ident, conflicts)
+        raise conflict_error("transaction", ident, conflicts, head.metadata, lake.catalog.changes)

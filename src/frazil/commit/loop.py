@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import NoReturn, assert_never
 
 from frazil import observe
+from frazil.commit import attempts_log
 from frazil.commit.attempt import Lost, NotAlone
 from frazil.commit.context import CommitContext, Phase
 from frazil.commit.coordination import Coordination
@@ -58,6 +59,15 @@ class _Loop:
 
     def run(self) -> Commit:
         try:
+            done = self._run()
+        except Exception as error:
+            attempts_log.ended(self._context, self._unit, self._progress, error)
+            raise
+        attempts_log.ended(self._context, self._unit, self._progress)
+        return done
+
+    def _run(self) -> Commit:
+        try:
             landed = self._landed()
             self._coordination.give_up_reservation()
             observe.finished(self._unit.name, self._progress.elapsed)
@@ -94,7 +104,8 @@ class _Loop:
     def _refuse(self, conflicts: tuple[Conflict, ...]) -> NoReturn:
         self._progress.attempt_ended("conflict", ", ".join(str(each.check) for each in conflicts))
         observe.refused(self._unit.name, conflicts)
-        raise conflict_error(self._unit.name, self._context.ident, conflicts)
+        head, log = self._progress.newest_head, self._context.catalog.changes
+        raise conflict_error(self._unit.name, self._context.ident, conflicts, head, log)
 
     # Retry
 
@@ -114,7 +125,7 @@ class _Loop:
         self._pause(0.0 if self._coordination.queues_next else self._retry.wait_s(lost - 1, self._runtime.random()))
 
     def _wait_after_fault(self, fault: FrazilError) -> None:
-        self._progress.met_fault()
+        self._progress.met_fault(type(fault).__name__)
         if self._progress.faults > self._retry.fault_tries:
             raise fault
         observe.retried("fault")

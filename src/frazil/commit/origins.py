@@ -39,6 +39,13 @@ class Author:
     verb: str | None = None
     started_ms: int | None = None
 
+    @property
+    def origin(self) -> Origin | None:
+        """None: Frazil did not record it."""
+        if self.app is None or self.started_ms is None:
+            return None
+        return Origin(self.app, self.host or "", self.verb or "", self.started_ms)
+
 
 def checked_app(app: object) -> str | None:
     """The name that a caller gave to an application. Raises InvalidInput."""

@@ -193,7 +193,8 @@ def _change_from_json(raw: Mapping[str, Any]) -> Change:
 
 def _commits(commits: Sequence[list[Any]], origins: Sequence[Any]) -> Iterator[SharedCommit]:
     for each, origin in itertools.zip_longest(commits, origins[: len(commits)]):
-        yield SharedCommit(*each, origin_from_json(origin))
+        commit_id, rows, files = each
+        yield SharedCommit(commit_id, rows, files, origin_from_json(origin))
 
 
 def _entries(raw: Mapping[str, Any], key: str) -> Iterator[Entry]:
