@@ -42,7 +42,7 @@ def commit(
     chain = tuple(operations) if isinstance(operations, Sequence) else (operations,)
     table = TableUnit.of(context.ident, chain, context.storage, context.runtime)
     loop = _Loop(context, CommitUnit((table,), identity, retry, name_of(chain)))
-    return observe.committing(context, chain, identity, loop.run)
+    return observe.committing(context, chain, identity, loop.run_and_log)
 
 
 class _Loop:
@@ -57,16 +57,17 @@ class _Loop:
         self._coordination = Coordination(context, unit, self._progress)
         self._has_told_queued = False
 
-    def run(self) -> Commit:
+    def run_and_log(self) -> Commit:
+        """Run, and leave a record for other processes if the commit met other writers."""
         try:
-            done = self._run()
+            done = self.run()
         except Exception as error:
             attempts_log.ended(self._context, self._unit, self._progress, error)
             raise
         attempts_log.ended(self._context, self._unit, self._progress)
         return done
 
-    def _run(self) -> Commit:
+    def run(self) -> Commit:
         try:
             landed = self._landed()
             self._coordination.give_up_reservation()
