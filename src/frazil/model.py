@@ -315,7 +315,8 @@ class Conflict:
         """The winner and its snapshot; empty: the conflict is not with one snapshot."""
         if self.snapshot_id is None:
             return ""
-        return f"{self.winner or self.operation}, snapshot {self.snapshot_id}"
+        known = self.winner if self.winner is not None and self.winner.verb else self.operation or "commit"
+        return f"{known}, snapshot {self.snapshot_id}"
 
     def __str__(self) -> str:
         return f"{self.evidence} ({self.caused_by})" if self.caused_by else self.evidence

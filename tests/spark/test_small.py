@@ -151,6 +151,7 @@ def test_a_commit_is_named_after_the_sessions_application(spark: Any, tmp_path: 
         table.append(spark.sql("select 1 id"))
         assert table.history()[-1].app == spark.conf.get("spark.app.name")
     with frazil.connect(str(tmp_path / "named"), spark=spark, app="chosen") as bound:
+        bound.register(spark)
         frame = spark.sql("select 2 id")
         frame.write.format("frazil").mode("append").options(**bound.spark_options()).save("shop.t")
         assert bound.table("shop.t").history()[-1].app == "chosen"

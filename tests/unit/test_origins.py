@@ -194,6 +194,7 @@ def test_a_conflict_alone_names_its_winner() -> None:
     found = Conflict("a", "x", 7, "append", winner=Winner("ingest", None, None, "merge", AT))
     assert str(found) == "a: x (merge by ingest at 2026-11-01 12:00:00 UTC, snapshot 7)"
     assert str(Conflict("a", "x", 7, "append")) == "a: x (append, snapshot 7)"
+    assert str(Conflict("a", "x", 7, "append", winner=Winner())) == "a: x (append, snapshot 7)"
     assert str(Conflict("a", "x")) == "a: x"
 
 

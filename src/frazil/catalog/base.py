@@ -1,7 +1,7 @@
 """The seam between a commit and its catalog, by role: every protocol as small as its users need.
 
 ``Catalog`` is what one commit needs, ``TableDirectory`` what a lake needs besides. What a catalog may or may not have
-is an optional object of its own: a queue, a change log, pins, a log of attempts, commit locks. ``store.py`` has the seam
+is an optional object of its own: a queue, a change log, pins, an attempts log, commit locks. ``store.py`` has the seam
 below: ``pointer.py`` makes a Catalog of any PointerStore, ``foreign.py`` one of any PyIceberg catalog.
 """
 
