@@ -28,7 +28,9 @@ class FrazilError(Exception):
         self.problem = problem
         self.evidence = evidence
         self.advice = advice
-        super().__init__(" ".join(_sentence(part) for part in (problem, evidence, advice) if part))
+        # A part that begins with a line break brings its own separator.
+        parts = (_sentence(part) for part in (problem, evidence, advice) if part)
+        super().__init__("".join(part if part[0] == "\n" else f" {part}" for part in parts).lstrip())
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Exceptions pickle by calling the class with args, which would drop the keyword parts and any subclass fields.
@@ -156,7 +158,7 @@ class CorruptMetadata(StorageError):
 
 
 def _sentence(text: str) -> str:
-    text = text.strip()
+    text = text.rstrip().lstrip(" ")
     return text if text.endswith((".", "!", "?")) else text + "."
 
 

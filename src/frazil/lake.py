@@ -15,6 +15,7 @@ from frazil.catalog.base import LakeCatalog, OpenedCatalog
 from frazil.catalog.open import absolute_location, absolute_uri, absolute_warehouse, open_catalog
 from frazil.catalog.peers import pyiceberg_catalog, spark_conf
 from frazil.commit.context import CommitContext, OnPhase
+from frazil.commit.origins import checked_app, host, program
 from frazil.commit.retry import Retry
 from frazil.errors import (
     CommitUnknown,
@@ -31,7 +32,8 @@ from frazil.format.partitions import parse_partitioning, parse_sort
 from frazil.format.properties import checked_properties
 from frazil.format.schemas import to_schema
 from frazil.format.storage import Storage
-from frazil.model import Ident, Isolation, parse_namespace
+from frazil.model import Ident, Isolation, Origin, parse_namespace
+from frazil.on_spark.session import app_name
 from frazil.on_spark.session import checked as checked_session
 from frazil.runtime import SYSTEM, Runtime
 from frazil.stage.rows import incoming_schema, opened
@@ -54,6 +56,7 @@ def connect(
     create: bool = True,
     token: str | None = None,
     spark: object | None = None,
+    app: str | None = None,
 ) -> Lake:
     """Open a lake.
 
@@ -61,14 +64,18 @@ def connect(
     ``http://…`` (any Iceberg REST catalog), ``pyiceberg:NAME`` (what PyIceberg's configuration names), ``glue://``,
     ``thrift://…`` (Hive), ``memory://``. ``properties`` are PyIceberg's (``s3.endpoint``, ``s3.access-key-id`` …) and
     apply to the catalog and to the files. ``create=False`` refuses to create a lake, so that a typo is an error.
+    ``app`` names the application in everything it commits, so that a conflict says whose commit caused it. Without it:
+    the session's application name, or the name of the program.
     """
+    named = checked_app(app)
     session = None if spark is None else checked_session(spark)
     given = _checked_connection(properties, warehouse, name)
     if token is not None:
         given["token"] = token
     # Absolute now: the lake stays the same if the process changes its folder, or for a pickle in another process.
     place = None if warehouse is None else absolute_warehouse(warehouse, uri)
-    return Lake(_Connection(absolute_uri(uri), place, name, given, read_only, create), spark=session)
+    named = named or (None if session is None else app_name(session)) or program()
+    return Lake(_Connection(absolute_uri(uri), place, name, given, read_only, create, named), spark=session)
 
 
 def register(spark: object) -> None:
@@ -102,6 +109,7 @@ def open_by_options(options: Mapping[str, str]) -> Table:
         token=options.get("token"),
         properties={key[9:]: value for key, value in options.items() if key.startswith("property.")},
         create=False,
+        app=options.get("app"),
     )
     try:
         return lake.table(name)
@@ -133,6 +141,8 @@ class _Connection:
     properties: Mapping[str, str]
     read_only: bool
     create: bool
+    app: str
+    """The application, also in another process that opens the lake for it."""
 
     def open(self, runtime: Runtime) -> OpenedCatalog:
         return open_catalog(
@@ -305,7 +315,7 @@ class Lake:
         known = self._connection
         if self._opened.kind == "memory":
             raise Unsupported("A memory:// lake exists in one process only, not in Spark's workers")
-        given = {"lake": known.uri, "warehouse": known.warehouse, "name": known.name}
+        given = {"lake": known.uri, "warehouse": known.warehouse, "name": known.name, "app": known.app}
         properties = {f"property.{key}": value for key, value in known.properties.items()}
         return {**{key: value for key, value in given.items() if value is not None}, **properties}
 
@@ -356,6 +366,10 @@ class Lake:
         """The context of commits to a table."""
         ignore: OnPhase = lambda _phase, _attempt: None  # noqa: E731
         return CommitContext(self.catalog, self.storage, ident, self.runtime, on_phase or ignore)
+
+    def origin(self, verb: str) -> Origin:
+        """What is recorded with a commit that begins now."""
+        return Origin(self._connection.app, host(), verb.replace("_", " "), self.runtime.now_ms())
 
     # Closing
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -220,12 +221,46 @@ class Predicate:
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a commit comes from. Short, and without personal data: it is recorded with the commit."""
+
+    app: str
+    """The application: ``connect(app=…)``, or its default."""
+    host: str
+    verb: str
+    """The statement's kind: append, update, merge, compact, …"""
+    started_ms: int
+    """When the statement began, by its writer's clock."""
+
+
+@dataclass(frozen=True, slots=True)
 class SharedCommit:
-    """One of the commits that share a snapshot (rule P17)."""
+    """One of the commits that a snapshot holds; several may share one (rule P17)."""
 
     commit_id: str
     rows: int
     files: int
+    origin: Origin | None = None
+    """None: it is not recorded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Winner:
+    """The commit that caused a conflict. None: not known, as of many commits by other engines."""
+
+    app: str | None = None
+    host: str | None = None
+    commit_id: str | None = None
+    verb: str | None = None
+    """The statement's kind (update, merge, compact, …); of another engine's commit Iceberg's operation."""
+    committed_at: dt.datetime | None = None
+    """In UTC."""
+
+    def __str__(self) -> str:
+        by = f" by {self.app}" if self.app else ""
+        host = f" on {self.host}" if self.host else ""
+        at = "" if self.committed_at is None else f" at {self.committed_at:%Y-%m-%d %H:%M:%S} UTC"
+        return f"{self.verb or 'commit'}{by}{host}{at}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -249,7 +284,10 @@ class Change:
     predicate: Predicate | None = None
     """The condition of the deleted rows, if the writer recorded it."""
     commits: tuple[SharedCommit, ...] = ()
-    """The commits that share the snapshot, if several do."""
+    """The commits that the snapshot holds, as far as they are recorded. Of those that share one, in the order of their
+    files in ``added``."""
+    committed_ms: int | None = None
+    """The snapshot's time."""
     is_partial: bool = False
     """Some of its files are not included: they are in manifests that were not read."""
 
@@ -264,10 +302,33 @@ class Conflict:
     operation: str | None = None
     files: tuple[str, ...] = ()
     advice: str = ""
+    winner: Winner | None = None
+    """Whose commit it is; None: the conflict is not with one snapshot."""
+
+    @property
+    def evidence(self) -> str:
+        """The check, what it found, and in which files. The winner is not in it."""
+        return f"{self.check}: {self.detail}{_in_files(self.detail, self.files)}"
+
+    @property
+    def caused_by(self) -> str:
+        """The winner and its snapshot; empty: the conflict is not with one snapshot."""
+        if self.snapshot_id is None:
+            return ""
+        known = self.winner if self.winner is not None and self.winner.verb else self.operation or "commit"
+        return f"{known}, snapshot {self.snapshot_id}"
 
     def __str__(self) -> str:
-        winner = f" (snapshot {self.snapshot_id}, {self.operation})" if self.snapshot_id is not None else ""
-        return f"{self.check}: {self.detail}{winner}"
+        return f"{self.evidence} ({self.caused_by})" if self.caused_by else self.evidence
+
+
+def _in_files(detail: str, paths: tuple[str, ...]) -> str:
+    """Names without folders, which may contain partition values. Not those that the detail has already."""
+    names = [path.rpartition("/")[2] for path in paths]
+    if not names or names[0] in detail:
+        return ""
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return f": {names[0]}{more}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from opentelemetry import metrics
 
-from frazil.model import Commit, Conflict
+from frazil.model import Commit, Conflict, Origin
 
 log = logging.getLogger("frazil.commit")
 
@@ -43,21 +43,33 @@ _returned = _meter.create_counter("frazil_commit_returned", description="Queued 
 
 
 def attempt(
-    *, table: str, operation: str, outcome: str, number: int, commit_id: str, seconds: float, detail: str = ""
+    *,
+    table: str,
+    operation: str,
+    outcome: str,
+    number: int,
+    commit_id: str,
+    seconds: float,
+    detail: str = "",
+    origin: Origin | None = None,
 ) -> None:
     """One attempt ended. ``detail`` must not contain data of the table."""
+    app, verb = (origin.app, origin.verb) if origin is not None else ("", operation)
     _attempts.add(1, {"operation": operation, "outcome": outcome})
     log.log(
         logging.DEBUG if outcome == "committed" else logging.INFO,
-        "%s on %s: attempt %d %s",
-        operation,
+        "%s on %s%s: attempt %d %s",
+        verb,
         table,
+        f" by {app}" if app else "",
         number,
         outcome,
         extra={
             "event": "commit.attempt",
             "table": table,
             "operation": operation,
+            "app": app,
+            "verb": verb,
             "outcome": outcome,
             "attempt": number,
             "commit_id": commit_id,

@@ -20,6 +20,7 @@ from frazil.commit.checking import conflicts_at
 from frazil.commit.loop import commit
 from frazil.commit.metadata_changes import pin
 from frazil.commit.operations import Base, Identity, Kind, MetadataChange, Operation, Read, Write, digest
+from frazil.commit.origins import TRANSACTION
 from frazil.commit.proposal import applied
 from frazil.commit.results import conflict_error
 from frazil.commit.retention import expires_with_commits
@@ -147,6 +148,7 @@ class Transaction:
         self._state = "open"
         self._pid = os.getpid()
         self._pins: list[str] = []
+        self._origin = lake.origin(TRANSACTION)
         observe.begun(self)
 
     def table(self, name: str | tuple[str, ...]) -> TransactionTable:
@@ -264,7 +266,7 @@ class Transaction:
     def _identity(self) -> Identity:
         given = checked_commit_id(self._commit_id)
         chosen = str(self.lake.runtime.new_uuid()) if given is None else given
-        return Identity(chosen, digest("transaction", table=str(self._written)), given is not None)
+        return Identity(chosen, digest("transaction", table=str(self._written)), given is not None, self._origin)
 
     def _final(self, table: PinnedTable) -> list[Operation]:
         """The operations as they are checked and committed, all against the instant, with the reads at the end."""
@@ -422,7 +424,7 @@ def _apply(lake: Lake, ident: Ident, table: PinnedTable, operation: Operation) -
     table.scratch.append(unit)
     built, written = applied(unit, replace(table.head, metadata=table.metadata), lake.catalog, lake.runtime)
     if isinstance(built, Refused):
-        raise conflict_error(operation.name, ident, built.conflicts)
+        raise conflict_error(operation.name, ident, built.conflicts, table.head.metadata)
     table.applied += 1
     table.lists.extend(written)
     table.metadata = apply(table.metadata, built.updates, now_ms=table.head.now_ms, previous_location=None)
@@ -432,4 +434,4 @@ def _check(lake: Lake, ident: Ident, reads: Sequence[Operation], head: Head) -> 
     """Raises ConflictError if a commit between the operations' base and the head changed what they read."""
     conflicts = conflicts_at(ident, reads, head, lake.catalog, lake.storage, lake.runtime)
     if conflicts:
-        raise conflict_error("transaction", ident, conflicts)
+        raise conflict_error("transaction", ident, conflicts, head.metadata, lake.catalog.changes)

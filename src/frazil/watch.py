@@ -4,12 +4,13 @@
        └──────── activity ───────┘      commits by table, and the queue
 
 There are two sources, which every process can read: a table's metadata (its snapshots, and its log of metadata files),
-and the queue of a SQL catalog. Lost races, retries and conflicts are not in shared state.
+and the queue of a SQL catalog. Lost races, retries and conflicts are in a log of their own (``frazil conflicts``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from frazil.catalog._queue_stats import QueueStats, queue_stats
@@ -17,12 +18,11 @@ from frazil.catalog._sql import SqlStore
 from frazil.catalog.base import LakeCatalog
 from frazil.catalog.pointer import PointerCatalog
 from frazil.commit.group import GROUP_SIZE
+from frazil.commit.origins import author_of, is_ours
 from frazil.errors import NoSuchTable, PermissionDenied, StorageError
 from frazil.format.metadata import TableMetadata
 from frazil.model import Ident, Snapshot
 from frazil.runtime import SYSTEM, Runtime
-
-_OURS = "frazil."
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,9 @@ class SnapshotCommits:
     commits: int
     foreign: bool
     """Written by another engine than Frazil."""
+    app: str | None = None
+    """None: not known, or the commits that share it are of several applications."""
+    verb: str | None = None
 
     @property
     def is_shared(self) -> bool:
@@ -64,6 +67,15 @@ class LakeSample:
 
 
 @dataclass(frozen=True, slots=True)
+class AppCommits:
+    """The commits of one application by one kind of statement."""
+
+    app: str | None
+    verb: str | None
+    commits: int
+
+
+@dataclass(frozen=True, slots=True)
 class TableActivity:
     """The commits to one table between two samples, and its queue at the second."""
 
@@ -80,6 +92,8 @@ class TableActivity:
     """Snapshots that several commits share."""
     grouped: int = 0
     """The commits in these snapshots."""
+    apps: tuple[AppCommits, ...] = ()
+    """``commits`` by application, the busiest first."""
     largest_group: int = 0
     queue: QueueStats | None = field(default_factory=QueueStats)
     """None: the catalog has no queue that other processes can see, or the table cannot be read."""
@@ -157,7 +171,8 @@ def commits_of(snapshot: Snapshot) -> SnapshotCommits:
     size = snapshot.summary.get(GROUP_SIZE, "")
     # Any engine may write any summary: a value that is not a number counts as one commit.
     commits = max(1, int(size)) if size.isascii() and size.isdigit() else 1
-    return SnapshotCommits(commits, foreign=not any(key.startswith(_OURS) for key in snapshot.summary))
+    author = author_of(snapshot)
+    return SnapshotCommits(commits, not is_ours(snapshot.summary), author.app, author.verb)
 
 
 # Comparing
@@ -188,9 +203,17 @@ def _activity(
         swaps=_swaps(before, after),
         groups=len(shared),
         grouped=sum(shared),
+        apps=_by_app(new),
         largest_group=max(shared, default=0),
         queue=own_queue,
     )
+
+
+def _by_app(new: Sequence[SnapshotCommits]) -> tuple[AppCommits, ...]:
+    found: Counter[tuple[str | None, str | None]] = Counter()
+    for each in new:
+        found[each.app, each.verb] += each.commits
+    return tuple(AppCommits(app, verb, count) for (app, verb), count in found.most_common())
 
 
 def _swaps(before: TableSample, after: TableSample) -> int | None:

@@ -6,3 +6,11 @@ from __future__ import annotations
 def counted(number: int, noun: str, plural: str | None = None) -> str:
     """``1 file``, ``2 files``; ``plural`` where it is not the noun with an s."""
     return f"{number} {noun if number == 1 else plural or noun + 's'}"
+
+
+MOST_SHORT = 64
+
+
+def short(text: str) -> str:
+    """At most 64 printable characters: a name that is recorded with every commit."""
+    return "".join(each if each.isprintable() else " " for each in str(text)).strip()[:MOST_SHORT].rstrip()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import orjson
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -13,7 +14,7 @@ from frazil.catalog.base import QueuedCommit
 from frazil.commit.delegation import MOST_FILES, VERSION, DelegatedCommit, UnreadableTicket, decode, delegable, encode
 from frazil.commit.intents import PropertyChange, SinkMark
 from frazil.commit.operations import Base, Bundle, Identity, Kind, MetadataChange, RowCounts, Write
-from frazil.model import Content, DataFile, FieldSummary, Isolation, Manifest
+from frazil.model import Content, DataFile, FieldSummary, Isolation, Manifest, Origin
 from unit.test_summaries import bounds, counts, files, plain, texts
 
 UUID = "11111111-1111-1111-1111-111111111111"
@@ -92,6 +93,19 @@ def test_what_is_decoded_is_what_was_encoded(
     assert found == identity
     assert plain(parcel.changes) == plain(changes)
     assert plain(parcel.write) == plain(write)
+
+
+@given(st.none() | st.builds(Origin, texts, texts, texts, st.integers(0, 2**62)))
+def test_a_ticket_brings_where_it_comes_from_and_needs_not(origin: Origin | None) -> None:
+    identity = Identity("id", "digest", given=True, origin=origin)
+    body = encode(DelegatedCommit(None), identity, no_bundles)
+    assert body is not None
+    assert decode(ticket(body, identity))[1].origin == origin
+    raw = orjson.loads(body)
+    del raw["origin"]
+    assert set(raw) == {"digest", "given", "changes", "write"}, "all that earlier versions write, and read"
+    found = decode(ticket(orjson.dumps(raw), identity))[1]
+    assert (found, found.origin) == (identity, None)
 
 
 @settings(max_examples=50)

@@ -142,3 +142,16 @@ def test_pyspark_notes_lines_of_the_user_again_afterwards(spark: Any, lake: fraz
     with pytest.raises(frazil.SchemaMismatch):
         table.append(spark.sql("select 'x' id"))
     assert utils.is_debugging_enabled() == before
+
+
+def test_a_commit_is_named_after_the_sessions_application(spark: Any, tmp_path: Path) -> None:
+    with frazil.connect(str(tmp_path / "named"), spark=spark) as bound:
+        bound.create_namespace("shop")
+        table = bound.create_table("shop.t", "id int")
+        table.append(spark.sql("select 1 id"))
+        assert table.history()[-1].app == spark.conf.get("spark.app.name")
+    with frazil.connect(str(tmp_path / "named"), spark=spark, app="chosen") as bound:
+        bound.register(spark)
+        frame = spark.sql("select 2 id")
+        frame.write.format("frazil").mode("append").options(**bound.spark_options()).save("shop.t")
+        assert bound.table("shop.t").history()[-1].app == "chosen"

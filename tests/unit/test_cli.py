@@ -7,6 +7,7 @@ import decimal
 import json
 import os
 import re
+import sqlite3
 import subprocess
 import sys
 import uuid
@@ -26,6 +27,7 @@ from frazil.cli import _output as out
 from frazil.cli._errors import exit_code, explain, masked
 from frazil.cli._formats import RowFormat, format_of
 from frazil.cli._snippets import snippets
+from frazil.commit.context import Phase
 from frazil.errors import InvalidInput
 from frazil.model import Ident
 from frazil.verify.doctor import Finding, Report
@@ -696,3 +698,65 @@ def test_what_the_doctor_finds_sets_the_exit_code(run: Run, lake: Path, monkeypa
     assert answer.code == 1
     assert "not atomic" in answer.out
     assert "Two writers won one race" in answer.out
+
+
+# Conflicts
+
+
+@pytest.fixture
+def contested(lake: Path) -> Path:
+    """A delete that lost to an append of another application, and then landed."""
+    with frazil.connect(str(lake), app="ingest") as ours, frazil.connect(str(lake), app="nightly [red]") as theirs:
+        events, nightly = ours.table("shop.events"), theirs.table("shop.events")
+
+        def add(phase: Phase, attempt: int) -> None:
+            if phase is Phase.HEAD_READ and attempt == 1:
+                events.append([{"id": 1, "name": "secret"}])
+
+        with pytest.raises(frazil.ConflictError):
+            nightly.delete("id = 1", on_phase=add, commit_id="d-1")
+        nightly.delete("id = 1")
+    return lake
+
+
+def test_conflicts_says_what_happened_in_other_processes(run: Run, contested: Path) -> None:
+    (found,) = run("conflicts", "shop.events", "--uri", contested, "--output", "json").json
+    history = run("history", "shop.events", "--uri", contested, "--output", "json").json
+    winner = history[1]["summary"]["frazil.commit-id"]
+    assert (found["app"], found["verb"], found["outcome"], found["commit_id"]) == (
+        "nightly [red]",
+        "delete",
+        "conflict",
+        "d-1",
+    )
+    assert (found["attempts"], found["lost"], found["faults"], found["redone"]) == (2, 1, 0, 0)
+    assert found["check"] == "no added rows match my filter"
+    assert found["winner"] == {"app": "ingest", "verb": "append", "commit_id": winner}
+    assert found["advice"].startswith("Retry")
+    assert dt.datetime.fromisoformat(found["at"]).tzinfo is not None
+    shown = run("conflicts", "shop.events", "--uri", contested).out
+    for text in ("nightly [red]", "conflict", "append by ingest", found["advice"]):
+        assert text in shown
+    assert "secret" not in shown
+
+
+def test_history_shows_applications_and_verbs(run: Run, contested: Path) -> None:
+    found = run("history", "shop.events", "--uri", contested, "--output", "json").json
+    assert [(each["app"], each["verb"]) for each in found[:2]] == [("nightly [red]", "delete"), ("ingest", "append")]
+    assert all(each["host"] for each in found)
+    shown = run("history", "shop.events", "--uri", contested).out
+    assert "nightly [red]" in shown
+    assert "delete" in shown
+
+
+def test_a_table_without_conflicts_says_so(run: Run, lake: Path) -> None:
+    assert run("conflicts", "shop.events", "--uri", lake, "--output", "json").json == []
+    assert "has met other writers" in run("conflicts", "shop.events", "--uri", lake).out
+
+
+def test_a_catalog_without_a_log_says_so(run: Run, lake: Path) -> None:
+    with sqlite3.connect(lake / "catalog.db") as connection:
+        connection.execute("DROP TABLE frazil_attempts")
+    answer = run("conflicts", "shop.events", "--uri", lake)
+    assert answer.code == 2
+    assert "keeps no log of conflicts" in answer.err

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from frazil.catalog.base import ChangeRecord
 from frazil.commit import summaries
 from frazil.commit.summaries import MOST_BYTES, MOST_FILES, decode, encode, from_records, to_record
-from frazil.model import Change, Content, DataFile, Entry, Predicate, Status
+from frazil.model import Change, Content, DataFile, Entry, Origin, Predicate, SharedCommit, Status
 
 LEFT_OUT: dict[str, Any] = {"column_sizes": {}, "split_offsets": (), "key_metadata": None, "sort_order_id": None}
 
@@ -56,6 +56,8 @@ files = st.builds(
     referenced_data_file=st.none() | texts,
 )
 several = st.lists(files, max_size=3).map(tuple)
+origins = st.builds(Origin, texts, texts, texts, st.integers(0, 2**62))
+shared = st.builds(SharedCommit, texts, st.integers(0, 2**62), st.integers(0, 2**31), st.none() | origins)
 
 
 @st.composite
@@ -77,6 +79,8 @@ def changes(draw: st.DrawFn) -> Change:
         is_delete=draw(st.booleans()),
         lineage_path=draw(st.none() | texts),
         predicate=draw(st.none() | st.builds(Predicate, texts, st.integers(0, 1000), st.booleans())),
+        commits=draw(st.lists(shared, max_size=3).map(tuple)),
+        committed_ms=draw(st.none() | st.integers(0, 2**62)),
     )
 
 
@@ -202,3 +206,29 @@ def test_compressed_bodies_do_not_swell_without_limit(monkeypatch: pytest.Monkey
     body = encode(appended(MOST_FILES)) or b""
     assert body[1] == 1
     assert decode(body) is None
+
+
+# Beside earlier versions
+
+
+def test_a_record_of_an_earlier_version_has_commits_without_an_origin() -> None:
+    body = encode(Change(7, 3, "append", commits=(SharedCommit("c", 1, 2, Origin("app", "h", "append", 5)),)))
+    assert body is not None
+    raw = orjson.loads(body[6:])
+    assert raw["commits"] == [["c", 1, 2]], "they read exactly three values of each commit"
+    for gone in ("origins", "at"):
+        del raw[gone]
+    data = orjson.dumps(raw)
+    earlier = struct.pack(">BBI", 1, 0, zlib.crc32(data)) + data
+    found = decode(earlier)
+    assert found is not None
+    assert (found.commits, found.committed_ms) == ((SharedCommit("c", 1, 2),), None)
+
+
+@pytest.mark.parametrize("odd", [None, 7, "x", [], ["app"], ["app", "host", "verb", "late"], [None] * 4])
+def test_an_origin_of_another_form_is_unknown(odd: Any) -> None:
+    assert summaries.origin_from_json(odd) is None
+
+
+def test_an_origin_of_a_later_version_may_have_more_values() -> None:
+    assert summaries.origin_from_json(["app", "h", "merge", 5, "new"]) == Origin("app", "h", "merge", 5)

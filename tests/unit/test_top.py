@@ -32,7 +32,16 @@ from frazil.commit.queued_writer import place_of
 from frazil.errors import InvalidInput
 from frazil.model import Ident, Snapshot
 from frazil.runtime import SYSTEM, Runtime
-from frazil.watch import LakeSample, SnapshotCommits, TableActivity, TableSample, activity, commits_of, sample
+from frazil.watch import (
+    AppCommits,
+    LakeSample,
+    SnapshotCommits,
+    TableActivity,
+    TableSample,
+    activity,
+    commits_of,
+    sample,
+)
 
 EVENTS = Ident(("shop",), "events")
 WRITERS = 4
@@ -64,7 +73,7 @@ def uri(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def lake(uri: str, tmp_path: Path) -> Iterator[frazil.Lake]:
-    with frazil.connect(uri, warehouse=str(tmp_path / "warehouse")) as opened:
+    with frazil.connect(uri, warehouse=str(tmp_path / "warehouse"), app="ingest") as opened:
         opened.create_namespace("shop")
         opened.create_table("shop.events", "id bigint")
         yield opened
@@ -154,6 +163,7 @@ def test_a_group_counts_as_its_commits_and_its_waiters_are_seen_before(
         groups=1,
         grouped=WRITERS,
         largest_group=WRITERS,
+        apps=(AppCommits("ingest", "append", WRITERS),),
         queue=QueueStats(returned=1),
     )
     assert (found.commits_per_s, found.swaps_per_s, found.groups_per_s, found.foreign_per_s) == (2.0, 0.5, 0.5, 0.0)
@@ -358,7 +368,7 @@ def snapshot(**summary: str) -> Snapshot:
 @pytest.mark.parametrize(
     ("summary", "wanted"),
     [
-        ({"operation": "append"}, SnapshotCommits(1, foreign=True)),
+        ({"operation": "append"}, SnapshotCommits(1, foreign=True, verb="append")),
         ({"frazil__commit_id": "x"}, SnapshotCommits(1, foreign=False)),
         ({"frazil__group_size": "7"}, SnapshotCommits(7, foreign=False)),
         ({"frazil__group_size": "0"}, SnapshotCommits(1, foreign=False)),

@@ -60,6 +60,8 @@ class SqlEngine(Protocol):
     """The time in ms, as an SQL expression."""
     bytes_type: str
     """The name of the column type that holds bytes."""
+    row_number_type: str
+    """The type and constraint of a primary key that the database counts up by itself."""
     bytes_value: str
     """A placeholder for bytes where the context does not give the type."""
     no_bytes: str

@@ -20,6 +20,8 @@ from frazil.catalog._refusals import (
     no_such_table,
     table_exists,
 )
+from frazil.catalog._sql_attempts import ATTEMPTS, SqlAttempts
+from frazil.catalog._sql_attempts import CREATE as CREATE_ATTEMPTS
 from frazil.catalog._sql_records import (
     CHANGES,
     COMMITS,
@@ -61,8 +63,9 @@ _CREATE = {
     QUEUE: CREATE_QUEUE,
     DROPPED: CREATE_RECORDS[DROPPED],
     PINS: CREATE_RECORDS[PINS],
+    ATTEMPTS: CREATE_ATTEMPTS,
 }
-_OPTIONAL = {CHANGES, QUEUE, DROPPED, PINS}
+_OPTIONAL = {CHANGES, QUEUE, DROPPED, PINS, ATTEMPTS}
 """Tables that a catalog works without."""
 _INDEXES = {QUEUE: QUEUE_INDEXES}
 _ROW = "catalog_name = ? AND table_namespace = ? AND table_name = ?"
@@ -86,6 +89,7 @@ class SqlStore:
         self._queue = SqlQueue(engine) if has_queue else None
         self.queue: CommitQueue | None = self._queue
         self.commits = SqlCommitIds(database, self._queue, exists=bool(found[COMMITS]))
+        self.attempts = SqlAttempts(database, takes_records=not read_only) if found[ATTEMPTS] else None
         self.name = name if name is not None else _adopted_name(engine, shown)
         self.locks = _SqlLocks(engine, self.name)
 
@@ -395,7 +399,7 @@ def _set_up(engine: SqlEngine, *, read_only: bool, create: bool, shown: str) -> 
 
 def _create(db: Db, engine: SqlEngine, tables: Sequence[str]) -> None:
     for table in tables:
-        db.execute(_CREATE[table].format(bytes_type=engine.bytes_type))
+        db.execute(_CREATE[table].format(bytes_type=engine.bytes_type, row_number_type=engine.row_number_type))
         for index in _INDEXES.get(table, ()):
             db.execute(index)
 

@@ -1,8 +1,8 @@
 """The seam between a commit and its catalog, by role: every protocol as small as its users need.
 
 ``Catalog`` is what one commit needs, ``TableDirectory`` what a lake needs besides. What a catalog may or may not have
-is an optional object of its own: a queue, a change log, pins, commit locks. ``store.py`` has the seam below:
-``pointer.py`` makes a Catalog of any PointerStore, ``foreign.py`` one of any PyIceberg catalog.
+is an optional object of its own: a queue, a change log, pins, an attempts log, commit locks. ``store.py`` has the seam
+below: ``pointer.py`` makes a Catalog of any PointerStore, ``foreign.py`` one of any PyIceberg catalog.
 """
 
 from __future__ import annotations
@@ -81,6 +81,37 @@ class DroppedManifestLists:
 
     table_uuid: str
     manifest_lists: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptsRecord:
+    """A commit that other writers or faults stood in the way of, whatever became of it.
+
+    Without data of the table: no conditions, no values, no paths.
+    """
+
+    table_uuid: str
+    commit_id: str
+    app: str
+    host: str
+    verb: str
+    outcome: str
+    """committed, conflict, exhausted, unknown or error."""
+    attempts: int
+    lost: int
+    """Lost races."""
+    faults: int
+    redone: int
+    """How often the statement was evaluated again."""
+    elapsed_ms: int
+    check: str | None = None
+    """The first check that failed."""
+    winner_app: str | None = None
+    winner_verb: str | None = None
+    winner_commit_id: str | None = None
+    detail: str = ""
+    at_ms: int = 0
+    """When it was recorded, by the catalog's clock; the log sets it."""
 
 
 # The queue's values
@@ -313,6 +344,16 @@ class SnapshotPins(Protocol):
     def pinned(self, table_uuid: str) -> frozenset[int]: ...
 
 
+class AttemptsLog(Protocol):
+    """Commits that met other writers, for people: nothing is decided by it. Trimmed by age and by number."""
+
+    def add(self, record: AttemptsRecord) -> None:
+        """May raise errors of the database; the commit is decided already, and its writer goes on without."""
+
+    def find(self, table_uuid: str, most: int) -> list[AttemptsRecord]:
+        """The newest records of a table, the newest first. Raises CatalogUnavailable, PermissionDenied."""
+
+
 Release = Callable[[], None]
 
 
@@ -346,6 +387,10 @@ class Catalog(Protocol):
     @property
     def pins(self) -> SnapshotPins | None:
         """None: commits do not keep snapshots for open transactions."""
+
+    @property
+    def attempts(self) -> AttemptsLog | None:
+        """None: conflicts and lost races are not kept."""
 
     @property
     def locks(self) -> CommitLocks | None:

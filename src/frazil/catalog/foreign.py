@@ -111,7 +111,7 @@ def open_foreign(
 class ForeignCatalog:
     """A PyIceberg catalog behind the protocol. Thread-safe; after a fork it opens connections of its own."""
 
-    changes = pins = None
+    changes = pins = attempts = None
 
     def __init__(
         self,

@@ -5,8 +5,10 @@ from __future__ import annotations
 import copy
 import os
 import threading
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 from frazil.catalog._memory_queue import MemoryQueue
 from frazil.catalog._refusals import (
@@ -18,9 +20,11 @@ from frazil.catalog._refusals import (
     table_exists,
 )
 from frazil.catalog._sql import DEFAULT_NAME
+from frazil.catalog._sql_attempts import ATTEMPTS_KEPT, ATTEMPTS_KEPT_MS
 from frazil.catalog._sql_records import CHANGES_KEPT, is_time_to_prune
 from frazil.catalog._thread_locks import ThreadLocks
 from frazil.catalog.base import (
+    AttemptsRecord,
     ChangeRecord,
     CommitRecord,
     Committed,
@@ -141,6 +145,25 @@ class _MemoryPins:
             return frozenset(each for ids in found for each in ids)
 
 
+class _MemoryAttempts:
+    def __init__(self, access: _Access, runtime: Runtime) -> None:
+        self.access = access
+        self._runtime = runtime
+        self._records: deque[AttemptsRecord] = deque(maxlen=ATTEMPTS_KEPT)
+
+    def add(self, record: AttemptsRecord) -> None:
+        with self.access.writing():
+            now = self._runtime.now_ms()
+            while self._records and self._records[0].at_ms < now - ATTEMPTS_KEPT_MS:
+                self._records.popleft()
+            self._records.append(replace(record, at_ms=now))
+
+    def find(self, table_uuid: str, most: int) -> list[AttemptsRecord]:
+        with self.access.reading():
+            found = [each for each in reversed(self._records) if each.table_uuid == table_uuid]
+        return found[:most]
+
+
 class MemoryStore:
     """A PointerStore whose one lock makes every call atomic."""
 
@@ -152,6 +175,7 @@ class MemoryStore:
         self.commits = _MemoryCommitIds(self._access)
         self.changes = _MemoryChangeLog(self._access)
         self.pins = _MemoryPins(self._access, runtime)
+        self.attempts = _MemoryAttempts(self._access, runtime)
         self.locks = ThreadLocks()
         self._namespaces: dict[Namespace, dict[str, str]] = {}
         self.queue: MemoryQueue | None = MemoryQueue(runtime)
@@ -161,7 +185,8 @@ class MemoryStore:
         view, access = copy.copy(self), self._access.read_only()
         view._access, view.queue = access, None
         view.commits, view.changes, view.pins = copy.copy(self.commits), copy.copy(self.changes), copy.copy(self.pins)
-        view.commits.access = view.changes.access = view.pins.access = access
+        view.attempts = copy.copy(self.attempts)
+        view.commits.access = view.changes.access = view.pins.access = view.attempts.access = access
         return view
 
     def read(self, ident: Ident) -> Pointer:

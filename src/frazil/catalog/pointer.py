@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from frazil.catalog._refusals import no_such_namespace
 from frazil.catalog.base import (
+    AttemptsLog,
     Capabilities,
     CommitLocks,
     CommitQueue,
@@ -45,6 +46,7 @@ class PointerCatalog:
         self.queue: CommitQueue | None = store.queue
         self.changes = store.changes
         self.pins = store.pins
+        self.attempts: AttemptsLog | None = store.attempts
         self.locks: CommitLocks | None = store.locks
         self._storage = storage
         self._runtime = runtime

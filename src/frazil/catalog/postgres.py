@@ -80,6 +80,7 @@ class PostgresStore(SqlStore):
 
 class _PostgresEngine:
     bytes_type = "BYTEA"
+    row_number_type = "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY"
     bytes_value = "?::bytea"
     no_bytes = "''::bytea"
     on_standby = "pg_is_in_recovery()"

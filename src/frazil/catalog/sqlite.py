@@ -68,6 +68,7 @@ class SqliteStore(SqlStore):
 
 class _SqliteEngine:
     bytes_type = "BLOB"
+    row_number_type = "INTEGER PRIMARY KEY AUTOINCREMENT"
     bytes_value = "?"
     no_bytes = "x''"
     on_standby = "0"

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from frazil.catalog.base import (
+    AttemptsLog,
     ChangeLog,
     ChangeRecord,
     CommitLocks,
@@ -99,6 +100,9 @@ class PointerStore(Protocol):
 
     @property
     def pins(self) -> SnapshotPins | None: ...
+
+    @property
+    def attempts(self) -> AttemptsLog | None: ...
 
     @property
     def locks(self) -> CommitLocks | None: ...

@@ -109,6 +109,24 @@ def history(
 
 @app.command()
 @verb
+def conflicts(
+    target: Target,
+    table: TableName,
+    limit: Annotated[int, typer.Option("-n", "--limit", min=0, help="Only the newest N; 0 for all.")] = 20,
+) -> None:
+    """Commits of all processes that conflicted, lost races, met faults or failed, newest first."""
+    from frazil.cli import _conflicts
+
+    with target.connect(read_only=True) as lake:
+        found = _conflicts.conflicts(lake, table, limit)
+    if target.json:
+        out.print_json(found)
+    else:
+        _conflicts.print_conflicts(found)
+
+
+@app.command()
+@verb
 def files(target: Target, table: TableName) -> None:
     """The live data files of a table."""
     from frazil.cli import _describe as describe

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import version as installed
 from typing import TYPE_CHECKING, Any
@@ -15,9 +15,11 @@ from pyiceberg.schema import Schema
 from frazil.cli import _output as out
 from frazil.cli._errors import masked_properties
 from frazil.cli._snippets import snippets
+from frazil.commit.origins import author_of
 from frazil.errors import InvalidInput
 from frazil.format.metadata import MAIN, TableMetadata
-from frazil.model import Commit, Ident, Snapshot
+from frazil.model import Commit, Ident, SharedCommit, Snapshot
+from frazil.table.source import CurrentTable
 from frazil.wording import counted
 
 if TYPE_CHECKING:
@@ -77,13 +79,18 @@ def _transform(schema: Schema, field: PartitionField | SortField) -> str:
             return f"{text}({column})"
 
 
-def snapshot_facts(snapshot: Snapshot) -> dict[str, Any]:
+def snapshot_facts(snapshot: Snapshot, shared: Sequence[SharedCommit] = ()) -> dict[str, Any]:
+    author = author_of(snapshot)
+    apps = dict.fromkeys(each.origin.app for each in shared if each.origin is not None)
     return {
         "snapshot_id": snapshot.snapshot_id,
         "parent_id": snapshot.parent_snapshot_id,
         "sequence_number": snapshot.sequence_number,
         "committed_at": out.iso_time(snapshot.timestamp_ms),
         "operation": snapshot.operation,
+        "verb": author.verb,
+        "app": author.app or ", ".join(apps) or None,
+        "host": author.host,
         "summary": dict(snapshot.summary),
     }
 
@@ -153,7 +160,9 @@ def history(lake: Lake, name: str, branch: str, limit: int) -> list[dict[str, An
     start = metadata.ref_snapshot_id(branch)
     if start is None and branch != MAIN:
         raise InvalidInput(f"The table {ident} has no branch or tag {branch!r}", advice=_known_refs(metadata))
-    return [snapshot_facts(each) for each in itertools.islice(metadata.ancestors(start), limit or None)]
+    shared = CurrentTable(lake, ident).shared_commits(metadata)
+    shown = itertools.islice(metadata.ancestors(start), limit or None)
+    return [snapshot_facts(each, shared.get(each.snapshot_id, ())) for each in shown]
 
 
 def _known_refs(metadata: TableMetadata) -> str:
@@ -167,14 +176,17 @@ def print_history(found: list[dict[str, Any]]) -> None:
             each["committed_at"],
             each["snapshot_id"],
             each["operation"],
+            each["verb"],
+            each["app"],
             each["summary"].get("added-records"),
             _deleted(each["summary"]),
             _rows(each["summary"]),
         ]
         for each in found
     )
-    columns = ["sequence", "committed at", "snapshot", "operation", "added", "deleted", "rows"]
-    out.print_grid(columns, rows, right=frozenset(columns) - {"committed at", "operation"})
+    texts = ("committed at", "operation", "verb", "app")
+    columns = ["sequence", "committed at", "snapshot", "operation", "verb", "app", "added", "deleted", "rows"]
+    out.print_grid(columns, rows, right=frozenset(columns).difference(texts))
 
 
 def files(table: Table) -> list[dict[str, Any]]:

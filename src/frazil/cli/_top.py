@@ -24,6 +24,7 @@ from frazil.watch import TableActivity, activity, sample
 from frazil.wording import counted
 
 _UNKNOWN = "?"
+_MOST_APPS = 3
 
 Column = tuple[str, Callable[[TableActivity], str]]
 
@@ -36,6 +37,13 @@ def _queue(name: str, unit: str = "") -> Callable[[TableActivity], str]:
     return lambda each: "" if each.queue is None else f"{getattr(each.queue, name)}{unit}"
 
 
+def _apps(each: TableActivity) -> str:
+    """The busiest applications, with their verbs."""
+    shown = [f"{by.app or _UNKNOWN} {by.verb or _UNKNOWN} {by.commits}" for by in each.apps[:_MOST_APPS]]
+    more = len(each.apps) - len(shown)
+    return ", ".join([*shown, f"{more} more"] if more else shown)
+
+
 _TABLE: tuple[Column, ...] = (
     ("commits/s", lambda each: _rate(each.commits_per_s)),
     ("foreign/s", lambda each: _rate(each.foreign_per_s)),
@@ -43,7 +51,7 @@ _TABLE: tuple[Column, ...] = (
     ("groups/s", lambda each: _rate(each.groups_per_s)),
     ("largest", lambda each: str(each.largest_group or "")),
 )
-# Conflicts and retries are not in shared state: the writers' own metrics have them.
+# Conflicts and retries have a command of their own (``frazil conflicts``).
 _QUEUE: tuple[Column, ...] = (
     ("waiting", _queue("waiting")),
     ("oldest wait", _queue("oldest_wait_ms", " ms")),
@@ -113,8 +121,10 @@ def picture(found: Sequence[TableActivity]) -> RenderableType:
     grid.add_column(Text("table"), overflow="fold")
     for name, _ in columns:
         grid.add_column(Text(name), justify="right")
+    grid.add_column(Text("by"), overflow="fold")
     for each in found:
-        grid.add_row(out.cell(each.table), *(Text("" if each.problem else value(each)) for _, value in columns))
+        values = (Text("" if each.problem else value(each)) for _, value in columns)
+        grid.add_row(out.cell(each.table), *values, out.cell(_apps(each)))
     lines = [Text(_sum(found)), Text(_legend(has_queue), style="dim")]
     problems = [Text(out.printable(f"{each.table}: {masked(each.problem)}")) for each in found if each.problem]
     return Group(grid, *problems, *lines)

@@ -15,7 +15,7 @@ from frazil import observe
 from frazil.catalog.base import CommitRecord, Committed, Head, Outcome, Prepared, QueueState, Stale, Unknown
 from frazil.commit.build import AttemptFiles, Scope
 from frazil.commit.context import CommitContext, Phase
-from frazil.commit.group import GroupMembers, queue_update_of, summary_identity
+from frazil.commit.group import GroupMembers, queue_update_of
 from frazil.commit.progress import Progress, SwapState
 from frazil.commit.proposal import proposed
 from frazil.commit.queued_writer import QueuedWriter
@@ -155,7 +155,7 @@ class Attempt:
             context.catalog,
             context.storage,
             context.runtime,
-            summary_identity(identity),
+            identity,
             self.progress.attempts,
             files,
             leads=members is not None,

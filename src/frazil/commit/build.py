@@ -6,12 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from frazil.catalog.base import Catalog, DroppedManifestLists
+from frazil.catalog.records import COMMIT_DIGEST, COMMIT_ID
+from frazil.commit import origins
 from frazil.commit.checking import checked_and_rebased
 from frazil.commit.conflicts import head_conflicts
 from frazil.commit.intents import IntentConflict
 from frazil.commit.manifests import FilesMissing, missing_files
 from frazil.commit.metadata_changes import metadata_change, removing
-from frazil.commit.operations import MetadataChange
+from frazil.commit.operations import Identity, MetadataChange, Write
 from frazil.commit.retention import expired_with_commit
 from frazil.commit.snapshot_layout import (
     Effect,
@@ -32,8 +34,34 @@ from frazil.format.updates import next_time_ms
 from frazil.model import Ident, SharedCommit, Snapshot
 from frazil.runtime import Runtime
 
-Summary = Mapping[str, str]
-"""The part of a snapshot's summary that says which commit it belongs to."""
+
+@dataclass(frozen=True, slots=True)
+class Owners:
+    """The commits that a snapshot holds, and the part of its summary that says so."""
+
+    summary: Mapping[str, str]
+    commits: tuple[SharedCommit, ...]
+
+    @staticmethod
+    def of(identity: Identity, write: Write) -> Owners:
+        """One commit alone."""
+        if not identity.commit_id:
+            return Owners({}, ())
+        return Owners(summary_identity(identity), (commit_in(write, identity),))
+
+
+def summary_identity(identity: Identity) -> dict[str, str]:
+    """The part of a snapshot's summary that says which commit it belongs to, and where that comes from."""
+    summary = {COMMIT_ID: identity.commit_id, **origins.in_summary(identity.origin)}
+    if identity.given:
+        summary[COMMIT_DIGEST] = identity.digest
+    return summary
+
+
+def commit_in(write: Write, identity: Identity) -> SharedCommit:
+    """A commit, as it is recorded with the snapshot that holds its write."""
+    origin = origins.of_write(identity, write.kind)
+    return SharedCommit(identity.commit_id, write.new_rows, write.new_files, origin)
 
 
 @dataclass(slots=True)
@@ -71,8 +99,8 @@ class Scope:
     catalog: Catalog
     storage: Storage
     runtime: Runtime
-    summary: Summary
-    """Of the own commit."""
+    identity: Identity
+    """Of the own commit. Without an id nothing is committed."""
     attempt: int
     files: AttemptFiles
     leads: bool = False
@@ -127,11 +155,11 @@ def add_changes(changes: Sequence[MetadataChange], onto: Built) -> Built | Refus
 
 
 def add_write(
-    unit: TableUnit, step: WriteStep, onto: Built, scope: Scope, *, member: Summary | None = None
+    unit: TableUnit, step: WriteStep, onto: Built, scope: Scope, *, member: Identity | None = None
 ) -> Built | Refused | Undecided:
     """A write on top of what is built, with a snapshot of its own, or nothing where nothing is left to do.
 
-    ``member``: it belongs to another writer's commit, with this summary.
+    ``member``: it belongs to this commit of another writer.
     """
     write = step.write
     if write.is_empty and len(unit.steps) == 1:
@@ -145,8 +173,10 @@ def add_write(
     if found.rebased.is_empty:
         return onto
     parent = parent_of(unit.ident, onto.metadata, write.branch)
+    position = _position(unit, found, parent, onto, scope)
+    others = None if member is None else Owners.of(member, write)
     try:
-        built, effect = put_snapshot(found, onto, parent, _position(unit, found, parent, onto, scope), scope, member)
+        built, effect = put_snapshot(found, onto, parent, position, scope, others)
     except FilesMissing as missing:
         return Refused((missing.conflict,))
     return built if member is not None else built.counting_effect(write, found.rebased, effect)
@@ -158,11 +188,15 @@ def put_snapshot(
     parent: Snapshot | None,
     position: SnapshotPosition,
     scope: Scope,
-    member: Summary | None = None,
-    commits: tuple[SharedCommit, ...] = (),
+    others: Owners | None = None,
 ) -> tuple[Built, Effect]:
-    """Write a snapshot's manifests, and put it on top of its branch. Raises FilesMissing."""
+    """Write a snapshot's manifests, and put it on top of its branch. Raises FilesMissing.
+
+    ``others``: it is not, or not only, the own commit's.
+    """
     write, manifests = step.step.write, step.step.manifests
+    owners = others or Owners.of(scope.identity, write)
+    timestamp_ms = next_time_ms(onto.metadata, onto.head.now_ms)
     manifest_list, effect = manifests.write_list(onto.metadata, parent, step.rebased, position)
     scope.files.wrote(manifest_list)
     snapshot = snapshot_json(
@@ -171,19 +205,19 @@ def put_snapshot(
         onto.metadata,
         parent,
         position,
-        timestamp_ms=next_time_ms(onto.metadata, onto.head.now_ms),
+        timestamp_ms=timestamp_ms,
         manifest_list=manifest_list,
-        identity=scope.summary if member is None else member,
+        identity=owners.summary,
     )
     built = onto.adding(
         add_snapshot(onto.metadata, write.branch, snapshot), write_requirements(write, onto.head.metadata)
     )
     built = replace(
         built,
-        changes=(*built.changes, replace(change_of(write, effect, position), commits=commits)),
+        changes=(*built.changes, change_of(write, effect, position, owners.commits, timestamp_ms)),
         merge_due=write.branch if manifests.is_merge_due else built.merge_due,
     )
-    return (built if member is not None else owning(built, position)), effect
+    return (built if others is not None else owning(built, position)), effect
 
 
 def owning(built: Built, position: SnapshotPosition) -> Built:

@@ -22,7 +22,7 @@ from frazil.commit.operations import (
     RowCounts,
     Write,
 )
-from frazil.commit.summaries import CannotWrite, file_from_json, file_to_json
+from frazil.commit.summaries import CannotWrite, file_from_json, file_to_json, origin_from_json, origin_to_json
 from frazil.model import DataFile, FieldSummary, Isolation, Manifest
 
 VERSION = 2
@@ -60,7 +60,9 @@ def delegable(operations: Sequence[Operation]) -> DelegatedCommit | None:
 
 def encode(delegated: DelegatedCommit, identity: Identity, make_bundles: MakeBundles) -> bytes | None:
     """The body of a ticket; None: it is too large, or JSON cannot represent one of its values."""
-    raw: dict[str, Any] = {"digest": identity.digest, "given": identity.given}
+    # Leaders of earlier versions ignore the origin.
+    origin = origin_to_json(identity.origin)
+    raw: dict[str, Any] = {"digest": identity.digest, "given": identity.given, "origin": origin}
     write = delegated.write
     try:
         raw["changes"] = [_change(each) for each in delegated.changes]
@@ -85,7 +87,8 @@ def decode(ticket: QueuedCommit) -> tuple[DelegatedCommit, Identity]:
         raw = orjson.loads(ticket.body)
         changes = tuple(_change_of(ticket.table_uuid, *each) for each in raw["changes"])
         write = None if raw["write"] is None else _write_of(ticket, raw["write"])
-        return DelegatedCommit(write, changes), Identity(ticket.commit_id, raw["digest"], raw["given"])
+        origin = origin_from_json(raw.get("origin"))
+        return DelegatedCommit(write, changes), Identity(ticket.commit_id, raw["digest"], raw["given"], origin)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, ArithmeticError) as error:
         raise UnreadableTicket(type(error).__name__) from error
 

@@ -14,9 +14,9 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from frazil.catalog.base import CommitRecord, QueueEntry, QueueUpdate
-from frazil.catalog.records import COMMIT_DIGEST, COMMIT_ID, ids_in, is_in_properties
-from frazil.commit import delegation
-from frazil.commit.build import Scope, Summary, add_changes, add_write, owning, parent_of, put_snapshot
+from frazil.catalog.records import ids_in, is_in_properties
+from frazil.commit import delegation, origins
+from frazil.commit.build import Owners, Scope, add_changes, add_write, commit_in, owning, parent_of, put_snapshot
 from frazil.commit.checking import checked_and_rebased, looks_back
 from frazil.commit.delegation import DelegatedCommit
 from frazil.commit.history import History
@@ -30,7 +30,7 @@ from frazil.commit.unit import TableUnit, WriteStep
 from frazil.errors import CatalogUnavailable, CorruptMetadata, InvalidInput, StorageError
 from frazil.format.manifests import read_manifest_list
 from frazil.format.metadata import MAIN, TableMetadata
-from frazil.model import SharedCommit, Snapshot
+from frazil.model import Snapshot
 
 GROUP_SIZE, GROUP_DIGEST = "frazil.group-size", "frazil.group-digest"
 """Keys of a snapshot's summary: how many commits share it, and a digest of their ids."""
@@ -64,7 +64,7 @@ def shared_write(unit: TableUnit, scope: Scope) -> WriteStep | None:
     delegated = delegation.delegable(unit.operations)
     if delegated is None or delegated.write is None or not delegated.write.may_share_a_snapshot:
         return None
-    if COMMIT_DIGEST in scope.summary and not scope.catalog.capabilities.records_commit_ids:
+    if scope.identity.given and not scope.catalog.capabilities.records_commit_ids:
         # A commit id that the caller chose is found again only by the summary, so it needs a snapshot of its own.
         return None
     return unit.writes[0]
@@ -84,14 +84,6 @@ def queue_update_of(built: Built, own: str | None) -> QueueUpdate | None:
     if group is None:
         return QueueUpdate(committed)
     return QueueUpdate(committed, group.returned, group.records, group.to_notify)
-
-
-def summary_identity(identity: Identity) -> dict[str, str]:
-    """The part of a snapshot's summary that says which commit it belongs to."""
-    summary = {COMMIT_ID: identity.commit_id}
-    if identity.given:
-        summary[COMMIT_DIGEST] = identity.digest
-    return summary
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -300,11 +292,9 @@ class _Assembly:
         # The commits that the snapshot belongs to; a merge of manifests beside rows is not one of them.
         owners = rows or parts
         is_shared = len(owners) > 1
-        summary = _shared_summary(owners) if is_shared else summary_identity(owners[0].identity)
-        commits = tuple(_shared_commit(part) for part in owners) if is_shared else ()
         ready = RebasedStep(step, History((), base_is_ancestor=True), unchanged(step.write))
         try:
-            built, _ = put_snapshot(ready, self._built, parent, position, scope, summary, commits)
+            built, _ = put_snapshot(ready, self._built, parent, position, scope, _owners(owners))
         finally:
             scope.files.take_over(step)
         scope.files.take_over_unused(step)
@@ -338,7 +328,7 @@ class _Assembly:
         unit = self._delegated(write)
         (step,) = unit.writes
         try:
-            found = add_write(unit, step, self._built, self._scope, member=summary_identity(member.identity))
+            found = add_write(unit, step, self._built, self._scope, member=member.identity)
         finally:
             self._scope.files.take_over(step)
         if not isinstance(found, Built):
@@ -430,13 +420,16 @@ def _knows_base(write: Write, head: TableMetadata) -> bool:
     return write.on_deleted == "keep" or base is None or head.has_snapshot(base)
 
 
-def _shared_summary(parts: Sequence[_Part]) -> Summary:
+def _owners(parts: Sequence[_Part]) -> Owners:
+    if len(parts) == 1:
+        return Owners.of(parts[0].identity, parts[0].write)
     ids = "\n".join(sorted(part.identity.commit_id for part in parts))
-    return {GROUP_SIZE: str(len(parts)), GROUP_DIGEST: hashlib.sha256(ids.encode()).hexdigest()[:16]}
-
-
-def _shared_commit(part: _Part) -> SharedCommit:
-    return SharedCommit(part.identity.commit_id, part.write.new_rows, part.write.new_files)
+    summary = {
+        GROUP_SIZE: str(len(parts)),
+        GROUP_DIGEST: hashlib.sha256(ids.encode()).hexdigest()[:16],
+        **origins.shared_in_summary([part.identity.origin for part in parts]),
+    }
+    return Owners(summary, tuple(commit_in(part.write, part.identity) for part in parts))
 
 
 def _with_bundles(step: WriteStep) -> Write:

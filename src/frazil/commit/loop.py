@@ -10,9 +10,11 @@ decides whether this writer makes it or the leader of a group.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NoReturn, assert_never
 
 from frazil import observe
+from frazil.commit import attempts_log
 from frazil.commit.attempt import Conflicting, Lost, NotAlone
 from frazil.commit.context import CommitContext, Phase
 from frazil.commit.coordination import Coordination, Redone
@@ -47,7 +49,7 @@ def commit(
     chain = tuple(operations) if isinstance(operations, Sequence) else (operations,)
     table = TableUnit.of(context.ident, chain, context.storage, context.runtime)
     loop = _Loop(context, CommitUnit((table,), identity, retry, name_of(chain), statement))
-    return observe.committing(context, chain, identity, loop.run)
+    return observe.committing(context, chain, identity, loop.run_and_log)
 
 
 class _Loop:
@@ -64,6 +66,16 @@ class _Loop:
     @property
     def _unit(self) -> CommitUnit:
         return self._coordination.unit
+
+    def run_and_log(self) -> Commit:
+        """Run, and leave a record for other processes if the commit met other writers."""
+        try:
+            done = self.run()
+        except Exception as error:
+            attempts_log.ended(self._context, self._unit, self._progress, error)
+            raise
+        attempts_log.ended(self._context, self._unit, self._progress)
+        return done
 
     def run(self) -> Commit:
         try:
@@ -105,7 +117,16 @@ class _Loop:
     def _refuse(self, conflicts: tuple[Conflict, ...]) -> NoReturn:
         self._progress.attempt_ended("conflict", ", ".join(str(each.check) for each in conflicts))
         observe.refused(self._unit.name, conflicts)
-        raise conflict_error(self._unit.name, self._context.ident, conflicts, self._progress)
+        head, log = self._progress.newest_head, self._context.catalog.changes
+        raise conflict_error(self._unit.name, self._context.ident, conflicts, head, log, self._redo_note())
+
+    def _redo_note(self) -> str:
+        """How far a statement came that was evaluated again and conflicts nevertheless."""
+        progress = self._progress
+        if not progress.redone:
+            return ""
+        times = "once" if progress.redone == 1 else f"{progress.redone} times"
+        return f"It was evaluated again {times} in {progress.elapsed:.1f} s, and this was found at the end"
 
     # Retry
 
@@ -125,7 +146,7 @@ class _Loop:
         self._pause(0.0 if self._coordination.queues_next else self._retry.wait_s(lost - 1, self._runtime.random()))
 
     def _wait_after_fault(self, fault: FrazilError) -> None:
-        self._progress.met_fault()
+        self._progress.met_fault(type(fault).__name__)
         if self._progress.faults > self._retry.fault_tries:
             raise fault
         observe.retried("fault")
@@ -186,12 +207,18 @@ class _Loop:
             head = context.catalog.load(context.ident).metadata
             merge = merged(context.storage, self._runtime, head, branch)
             if merge is not None:
-                commit(context, merge, Identity(str(self._runtime.new_uuid()), "", given=False), Retry(tries=4))
+                commit(context, merge, self._merge_identity(), Retry(tries=4))
         except FrazilError as error:
             observe.log.debug("manifests of %s were not merged: %s", context.ident, error)
         except BaseException as error:
             error.add_note(f"commit id {self._unit.identity.commit_id} was committed nevertheless")
             raise
+
+    def _merge_identity(self) -> Identity:
+        origin = self._unit.identity.origin
+        if origin is not None:
+            origin = replace(origin, verb="rewrite manifests", started_ms=self._runtime.now_ms())
+        return Identity(str(self._runtime.new_uuid()), "", given=False, origin=origin)
 
 
 def _plural(count: int, noun: str) -> str:

@@ -17,7 +17,7 @@ from frazil.errors import InvalidInput
 from frazil.expr import Filter
 from frazil.format.manifests import DATA_MANIFEST
 from frazil.format.metadata import MAIN, TableMetadata
-from frazil.model import Content, DataFile, Isolation, Lineage, Manifest, Predicate, Run, Snapshot
+from frazil.model import Content, DataFile, Isolation, Lineage, Manifest, Origin, Predicate, Run, Snapshot
 from frazil.read.deletes import Keys
 
 OnDeleted = Literal["abort", "keep", "drop"]
@@ -31,6 +31,8 @@ class Identity:
     digest: str
     given: bool
     """The caller chose the id, so the catalog is searched for it before anything is sent."""
+    origin: Origin | None = field(default=None, compare=False)
+    """Where the commit comes from. Recorded with it; nothing is decided by it."""
 
 
 class Kind(enum.StrEnum):

@@ -38,9 +38,12 @@ class Progress:
         """How often the statement was evaluated again."""
         self.first_base: int | None = None
         """The snapshot that it was evaluated on first, if it was evaluated again."""
+        self.last_fault = ""
+        """The kind of the newest one."""
         self.state = SwapState.SETTLED
         self.first_head: TableMetadata | None = None
         """The head that the first attempt found."""
+        self.newest_head: TableMetadata | None = None
         self.sent: Built | None = None
         """What the newest swap proposed."""
         self.sent_files: AttemptFiles | None = None
@@ -54,8 +57,9 @@ class Progress:
     def lost_race(self) -> None:
         self.lost += 1
 
-    def met_fault(self) -> None:
+    def met_fault(self, kind: str) -> None:
         self.faults += 1
+        self.last_fault = kind
 
     def redoes(self, conflicts: Sequence[Conflict], table: TableUnit) -> None:
         if not self.redone:
@@ -65,6 +69,7 @@ class Progress:
         self.reached(Phase.REDONE)
 
     def found_head(self, head: TableMetadata) -> None:
+        self.newest_head = head
         if self.first_head is None:
             self.first_head = head
 
@@ -107,4 +112,5 @@ class Progress:
             commit_id=self._unit.identity.commit_id,
             seconds=self._context.runtime.monotonic() - self._attempt_began,
             detail=detail,
+            origin=self._unit.identity.origin,
         )

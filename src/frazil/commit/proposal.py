@@ -40,8 +40,9 @@ def proposed(
 def applied(unit: TableUnit, head: Head, catalog: Catalog, runtime: Runtime) -> tuple[Built | Refused, list[str]]:
     """The unit built on a head for reading only, as a transaction reads its own writes; and the files written."""
     files = AttemptFiles(unit.storage)
-    scope = Scope(catalog, unit.storage, runtime, {}, attempt=1, files=files)
-    return proposed(unit, head, scope, None, Identity("", "", given=False)), files.written
+    nothing = Identity("", "", given=False)
+    scope = Scope(catalog, unit.storage, runtime, nothing, attempt=1, files=files)
+    return proposed(unit, head, scope, None, nothing), files.written
 
 
 def _with_steps(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from frazil import observe
-from frazil.catalog.base import Catalog, Head
+from frazil.catalog.base import Catalog, ChangeLog, Head
 from frazil.catalog.records import COMMIT_ID, find_record
 from frazil.commit.delegation import DelegatedCommit
 from frazil.commit.group import GROUP_SIZE, counts_of
@@ -15,6 +16,7 @@ from frazil.commit.operations import Identity
 from frazil.commit.progress import Progress
 from frazil.commit.stages import Built, TicketOutcome
 from frazil.commit.unit import CommitUnit, TableUnit
+from frazil.commit.winners import with_winners
 from frazil.errors import CommitUnknown, ConflictError, InvalidInput
 from frazil.format.metadata import MAIN, TableMetadata
 from frazil.model import Commit, Conflict, Ident, Snapshot
@@ -127,22 +129,38 @@ def unchanged_commit(unit: CommitUnit, table: TableUnit, progress: Progress, hea
 
 
 def conflict_error(
-    name: str, ident: Ident, found: tuple[Conflict, ...], progress: Progress | None = None
+    name: str,
+    ident: Ident,
+    found: Sequence[Conflict],
+    head: TableMetadata | None = None,
+    log: ChangeLog | None = None,
+    note: str = "",
 ) -> ConflictError:
-    """The error for a list of conflicts; on a terminal each has a line of its own."""
-    lines = [f"\n  {each}." for each in found[:_SHOWN]]
-    if len(found) > _SHOWN:
-        lines.append(f"\n  … and {len(found) - _SHOWN} more.")
-    if progress is not None and progress.redone:
-        times = "once" if progress.redone == 1 else f"{progress.redone} times"
-        lines.append(f"\n  It was evaluated again {times} in {progress.elapsed:.1f} s, and this was found at the end.")
-    advice = " ".join(dict.fromkeys(f"{each.advice}." for each in found if each.advice))
+    """The error for a list of conflicts, with their winners as ``head`` and the change log know them.
+
+    On a terminal each conflict has a line of its own. Winners and advice are said once, however many conflicts share
+    them. ``note``: what else is to be said as evidence.
+    """
+    conflicts = with_winners(found, head, log)
+    lines = list(_conflict_lines(conflicts[:_SHOWN]))
+    if len(conflicts) > _SHOWN:
+        lines.append(f"… and {len(conflicts) - _SHOWN} more")
+    lines += [note] if note else []
+    sentences = (part for each in conflicts for part in each.advice.split(". ") if part)
+    advice = " ".join(dict.fromkeys(f"{each.removesuffix('.')}." for each in sentences))
     return ConflictError(
         f"The {name} on {ident} conflicts with concurrent commits and was not committed",
-        conflicts=found,
-        evidence="".join(lines),
+        conflicts=conflicts,
+        evidence="".join(f"\n  {each}." for each in lines),
         advice=f"\n  {advice}" if advice else None,
     )
+
+
+def _conflict_lines(conflicts: Iterable[Conflict]) -> Iterator[str]:
+    for cause, group in itertools.groupby(conflicts, lambda each: each.caused_by):
+        yield from dict.fromkeys(each.evidence for each in group)
+        if cause:
+            yield f"Committed first: {cause}"
 
 
 def unknown_error(unit: CommitUnit, ident: Ident, evidence: str | None) -> CommitUnknown:

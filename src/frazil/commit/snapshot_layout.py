@@ -12,13 +12,15 @@ from frazil.errors import InvalidInput
 from frazil.format.manifests import DATA_MANIFEST, DELETE_MANIFEST
 from frazil.format.metadata import TableMetadata
 from frazil.format.properties import ORPHAN_GRACE
-from frazil.model import Change, Content, DataFile, Entry, Manifest, Snapshot, Status
+from frazil.model import Change, Content, DataFile, Entry, Manifest, SharedCommit, Snapshot, Status
 
 Json = dict[str, Any]
 Updates = tuple[Json, ...]
 
 VERB, LINEAGE = "frazil.verb", "frazil.lineage"
 """Keys of a snapshot's summary: the kind of write, and the path of the lineage of rows of replaced files."""
+APP, HOST, STARTED = "frazil.app", "frazil.host", "frazil.started-ms"
+"""Keys of a snapshot's summary: the application, its host, and when its statement began (``origins.py``)."""
 SOURCE = "source-snapshot-id"
 """Iceberg's key for the snapshot that was cherry-picked."""
 
@@ -163,7 +165,13 @@ class Effect:
         return sum(file.file_size_in_bytes for file in (*self.added, *self.deletes))
 
 
-def change_of(write: Write, effect: Effect, position: SnapshotPosition) -> Change:
+def change_of(
+    write: Write,
+    effect: Effect,
+    position: SnapshotPosition,
+    commits: tuple[SharedCommit, ...] = (),
+    committed_ms: int | None = None,
+) -> Change:
     """The effect as the change that other operations are checked against."""
 
     def entry(file: DataFile) -> Entry:
@@ -181,6 +189,8 @@ def change_of(write: Write, effect: Effect, position: SnapshotPosition) -> Chang
         is_delete=effect.operation == "delete" or write.kind is Kind.DELETE,
         lineage_path=effect.lineage_path,
         predicate=write.predicate,
+        commits=commits,
+        committed_ms=committed_ms,
         is_partial=bool(effect.bundles),
     )
 
@@ -201,7 +211,7 @@ def snapshot_json(
         "operation": effect.operation,
         **write.snapshot_properties,
         **identity,
-        **({} if write.kind is Kind.APPEND else {VERB: write.kind.value}),
+        VERB: write.kind.value,
         **({} if effect.lineage_path is None else {LINEAGE: effect.lineage_path}),
         **summary_counts(effect, parent),
     }

@@ -8,18 +8,19 @@ commits that share a snapshot, because there are many (rule P17).
 from __future__ import annotations
 
 import binascii
+import itertools
 import math
 import struct
 import uuid
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
 import orjson
 
 from frazil.catalog.base import ChangeRecord
-from frazil.model import Change, Content, DataFile, Entry, Predicate, SharedCommit, Status
+from frazil.model import Change, Content, DataFile, Entry, Origin, Predicate, SharedCommit, Status
 
 Source = Callable[[int, int], Mapping[int, Change | Predicate]]
 """(after, up to) → snapshot id → the summary of each snapshot with these sequence numbers. Any may be missing; where
@@ -78,7 +79,7 @@ def encode(change: Change) -> bytes | None:
     files = len(change.added) + len(change.removed) + len(change.deletes) + len(change.removed_deletes)
     try:
         body = _pack(_change_to_json(change)) if files <= MOST_FILES and not change.is_partial else None
-        if body is None and (change.predicate is not None or change.commits):
+        if body is None and (change.predicate is not None or len(change.commits) > 1):
             body = _pack(_header_to_json(change))
     except (CannotWrite, TypeError):
         # orjson refuses values (invalid Unicode, …) with a TypeError.
@@ -139,7 +140,22 @@ def _header_to_json(change: Change) -> dict[str, Any]:
         "lineage": change.lineage_path,
         "where": None if where is None else [where.text, where.schema_id, where.case_sensitive],
         "commits": [[each.commit_id, each.rows, each.files] for each in change.commits],
+        # Beside the commits, not in them: earlier versions read exactly three values of each.
+        "origins": [origin_to_json(each.origin) for each in change.commits],
+        "at": change.committed_ms,
     }
+
+
+def origin_to_json(origin: Origin | None) -> list[Any] | None:
+    return None if origin is None else [origin.app, origin.host, origin.verb, origin.started_ms]
+
+
+def origin_from_json(raw: Any) -> Origin | None:
+    """None: it is missing, or not of this form."""
+    match raw:
+        case [str() as app, str() as host, str() as verb, int() as started_ms, *_]:
+            return Origin(app, host, verb, started_ms)
+    return None
 
 
 def _change_to_json(change: Change) -> dict[str, Any]:
@@ -170,8 +186,15 @@ def _change_from_json(raw: Mapping[str, Any]) -> Change:
         is_delete=raw["only_deletes"],
         lineage_path=raw["lineage"],
         predicate=_predicate_from_json(raw["where"]),
-        commits=tuple(SharedCommit(*each) for each in raw.get("commits", ())),
+        commits=tuple(_commits(raw.get("commits", ()), raw.get("origins", ()))),
+        committed_ms=raw.get("at"),
     )
+
+
+def _commits(commits: Sequence[list[Any]], origins: Sequence[Any]) -> Iterator[SharedCommit]:
+    for each, origin in itertools.zip_longest(commits, origins[: len(commits)]):
+        commit_id, rows, files = each
+        yield SharedCommit(commit_id, rows, files, origin_from_json(origin))
 
 
 def _entries(raw: Mapping[str, Any], key: str) -> Iterator[Entry]:

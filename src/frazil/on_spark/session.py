@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from frazil.errors import InvalidInput, SchemaMismatch, SparkFailed, Unsupported
+from frazil.wording import short
 
 Session = Any
 """A pyspark.sql.SparkSession, classic or Connect: a cluster brings its own pyspark, so that none is imported here."""
@@ -161,6 +162,11 @@ def setting(session: Session, key: str, default: str = "") -> str:
     # Spark would check the default as if it were set.
     found = session.conf.get(key, None)
     return default if found is None else str(found)
+
+
+def app_name(session: Session) -> str | None:
+    """The name of the session's application; None: it has none."""
+    return short(setting(session, "spark.app.name")) or None
 
 
 def materialised(frame: Frame) -> tuple[Frame, int]:

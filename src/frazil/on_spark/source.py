@@ -49,7 +49,7 @@ FORMAT = "frazil"
 Table = Any
 """A frazil.Table, which this lower layer must not import."""
 OpenTable = Callable[[Mapping[str, str]], Table]
-CONNECTION = ("lake", "path", "warehouse", "name", "token")
+CONNECTION = ("lake", "path", "warehouse", "name", "token", "app")
 PROPERTY = "property."
 _READ = ("where", "columns", "snapshot", "as_of", "ref", "pushdown")
 _WRITE = ("where", "branch", "commit_id", "isolation")

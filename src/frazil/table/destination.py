@@ -13,7 +13,7 @@ from frazil.commit.results import find_commit
 from frazil.commit.retry import Retry, from_properties
 from frazil.commit.unit import EvaluatedStatement
 from frazil.errors import InvalidInput
-from frazil.format.metadata import TableMetadata
+from frazil.format.metadata import MAIN, TableMetadata
 from frazil.model import Commit, Ident
 from frazil.table.call import Statement
 from frazil.table.options import WriteOptions, checked_commit_id
@@ -82,6 +82,7 @@ class CommitNow:
             commit_id=str(self.lake.runtime.new_uuid()) if given is None else given,
             digest=digest(verb, **parameters),
             given=given is not None,
+            origin=self.lake.origin(verb),
         )
         self.lake.check_writable()
         found = find_commit(self.lake.catalog, metadata, identity, branch) if identity.given else None
@@ -103,7 +104,7 @@ class CommitNow:
         identity: Identity | None = None,
         retry: Retry | None = None,
     ) -> Commit:
-        own = identity or Identity(str(self.lake.runtime.new_uuid()), digest(change.name), given=False)
+        own = identity or self.identify(None, change.name, {}, base, MAIN)[0]
         return self._commit([change], own, retry or _default_retry(base), None)
 
     def _commit(

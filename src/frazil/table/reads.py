@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from frazil import observe
 from frazil.catalog import records
+from frazil.commit.origins import author_of
 from frazil.commit.snapshot_layout import LINEAGE, VERB
 from frazil.errors import CorruptMetadata
 from frazil.expr import parse_filter
@@ -40,6 +41,11 @@ class HistoryEntry:
     """False: a rollback or another branch left this snapshot outside the branch's history."""
     commits: tuple[SharedCommit, ...] = ()
     """The commits whose rows it holds: several where writers share it. Empty: another engine's, or no longer known."""
+    app: str | None = None
+    """The application that wrote it. None: not known, or those of ``commits`` are several."""
+    host: str | None = None
+    verb: str | None = None
+    """The kind of the statement: append, update, merge, compact, …; of another engine's snapshot the operation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,19 +116,24 @@ def history(source: Source) -> list[HistoryEntry]:
     metadata = source.metadata()
     current = {each.snapshot_id for each in metadata.ancestors(metadata.ref_snapshot_id(MAIN))}
     shared = source.shared_commits(metadata)
-    return [
-        HistoryEntry(
-            snapshot_id=each.snapshot_id,
-            parent_snapshot_id=each.parent_snapshot_id,
-            sequence_number=each.sequence_number,
-            committed_at=dt.datetime.fromtimestamp(each.timestamp_ms / 1000, tz=dt.UTC),
-            operation=each.operation,
-            summary=dict(each.summary),
-            is_current_ancestor=each.snapshot_id in current,
-            commits=shared.get(each.snapshot_id) or commits_in(each),
-        )
-        for each in metadata.snapshots()
-    ]
+    return [_entry(each, each.snapshot_id in current, shared.get(each.snapshot_id)) for each in metadata.snapshots()]
+
+
+def _entry(snapshot: Snapshot, is_current: bool, shared: tuple[SharedCommit, ...] | None) -> HistoryEntry:
+    author = author_of(snapshot)
+    return HistoryEntry(
+        snapshot_id=snapshot.snapshot_id,
+        parent_snapshot_id=snapshot.parent_snapshot_id,
+        sequence_number=snapshot.sequence_number,
+        committed_at=dt.datetime.fromtimestamp(snapshot.timestamp_ms / 1000, tz=dt.UTC),
+        operation=snapshot.operation,
+        summary=dict(snapshot.summary),
+        is_current_ancestor=is_current,
+        commits=shared or commits_in(snapshot),
+        app=author.app,
+        host=author.host,
+        verb=author.verb,
+    )
 
 
 def commits_in(snapshot: Snapshot) -> tuple[SharedCommit, ...]:
@@ -131,7 +142,7 @@ def commits_in(snapshot: Snapshot) -> tuple[SharedCommit, ...]:
     if commit_id is None:
         return ()
     rows, files = (int(snapshot.summary.get(key, "0")) for key in ("added-records", "added-data-files"))
-    return (SharedCommit(commit_id, rows, files),)
+    return (SharedCommit(commit_id, rows, files, author_of(snapshot).origin),)
 
 
 def partitions(files: list[ScannedFile]) -> list[PartitionEntry]:

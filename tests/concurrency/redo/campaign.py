@@ -134,8 +134,8 @@ def _wait_for_rows(table: frazil.Table, appenders: int, patience_s: float) -> No
         assert time.monotonic() < end, "the appenders did not begin"
 
 
-def _ids(table: frazil.Table) -> list[int]:
-    found: list[int] = table.scan(where=f"user_id = {USER}", columns=["id"]).to_arrow()["id"].to_pylist()
+def _ids(table: frazil.Table) -> list[Any]:
+    found: list[Any] = table.scan(where=f"user_id = {USER}", columns=["id"]).to_arrow()["id"].to_pylist()
     return found
 
 

@@ -190,6 +190,7 @@ class SimulatedEngine:
     """One process's connection to the database: the ``SqlEngine`` of the SQL catalogs."""
 
     bytes_type = "BLOB"
+    row_number_type = "INTEGER PRIMARY KEY AUTOINCREMENT"
     bytes_value = "?"
     no_bytes = "x''"
     on_standby = "0"

@@ -17,7 +17,7 @@ from frazil.catalog.store import Swap
 from frazil.commit.context import CommitContext, OnPhase
 from frazil.format.storage import Backend, Storage
 from frazil.lake import Lake, _Connection
-from frazil.model import Ident
+from frazil.model import Ident, Origin
 from frazil.runtime import Runtime
 from frazil_verification.simulator.database import SimulatedEngine
 from frazil_verification.simulator.files import SimulatedFiles
@@ -65,6 +65,10 @@ class SimulatedLake(Lake):
 
         return replace(super().commit_context(ident), on_phase=at)
 
+    def origin(self, verb: str) -> Origin:
+        """The same on every machine."""
+        return Origin(self._process.name, "", verb, self.runtime.now_ms())
+
 
 @dataclass(frozen=True, slots=True)
 class _SimulatedConnection:
@@ -90,7 +94,10 @@ class _SimulatedConnection:
             return (_ForeignServerWriter if self.is_foreign else ForeignCatalog)(server, storage, runtime)
         kind = _NotAtomic if self.kind is CatalogKind.NOT_ATOMIC else SqlStore
         store = kind(SimulatedEngine(self.process), name="sim", read_only=False, create=True, shown="simulated")
-        return (_ForeignWriter if self.is_foreign else PointerCatalog)(store, storage, runtime)
+        catalog = (_ForeignWriter if self.is_foreign else PointerCatalog)(store, storage, runtime)
+        # Nothing is decided by it, and its requests would move the faults of every seed.
+        catalog.attempts = None
+        return catalog
 
 
 class _SimulatedStorage(Storage):
