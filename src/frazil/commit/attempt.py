@@ -193,7 +193,7 @@ class Attempt:
         """What is kept beside the pointer: without a snapshot it is the only trace of the commit (rule P12)."""
         if built.snapshot_id is not None and not self.unit.identity.given:
             return None
-        return self._commit_record(built.snapshot_id, built.sequence_number, built)
+        return self._commit_record(built.snapshot_id or self.table.moves_ref_to, built.sequence_number, built)
 
     def _commit_record(self, snapshot_id: int | None, number: int, built: Built | None = None) -> CommitRecord:
         identity = self.unit.identity

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from frazil.commit.inspection import FullInspector
+from frazil.commit.intents import MoveRef, NewRef
 from frazil.commit.manifests import OperationManifests
 from frazil.commit.operations import Bundle, Identity, MetadataChange, Operation, Write
 from frazil.commit.retry import Retry
@@ -84,6 +85,13 @@ class TableUnit:
     @property
     def branch(self) -> str:
         return self.effective_writes[-1].write.branch if self.writes else MAIN
+
+    @property
+    def moves_ref_to(self) -> int | None:
+        """The snapshot that a branch or tag has after the commit, if all the commit does is to set it."""
+        refs = [each.intent for each in self.operations if isinstance(each, MetadataChange)]
+        targets = [each.snapshot_id for each in refs if isinstance(each, MoveRef | NewRef)]
+        return targets[-1] if targets and not self.writes else None
 
     def has_landed_in(self, head: TableMetadata) -> bool:
         return any(head.has_snapshot(each) for each in self.snapshot_ids)
