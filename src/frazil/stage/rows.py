@@ -169,7 +169,7 @@ def _arrow_reader(rows: Any, schema: Schema | None = None) -> pa.RecordBatchRead
 
 
 def _from_pandas(frame: Any, schema: Schema | None) -> pa.RecordBatchReader:
-    known = [] if schema is None else [each.name for each in schema.fields]
+    known = None if schema is None else [each.name for each in schema.fields]
     try:
         if levels := _levels_with_data(frame, known):
             frame = frame.reset_index(level=levels)
@@ -181,13 +181,18 @@ def _from_pandas(frame: Any, schema: Schema | None) -> pa.RecordBatchReader:
         ) from error
 
 
-def _levels_with_data(frame: Any, known: Sequence[str]) -> list[int]:
-    """The index levels named like a column of the table; other levels are not data."""
+def _levels_with_data(frame: Any, known: Sequence[str] | None) -> list[int]:
+    """The index levels named like a column of the table; other levels are not data.
+
+    Of a table that is created from the frame (None), every level with a name is a column.
+    """
     taken = [name for name in frame.columns if isinstance(name, str)]
     return [
         position
         for position, name in enumerate(frame.index.names)
-        if isinstance(name, str) and match_name(name, known) is not None and match_name(name, taken) is None
+        if isinstance(name, str)
+        and (known is None or match_name(name, known) is not None)
+        and match_name(name, taken) is None
     ]
 
 
