@@ -654,7 +654,7 @@ def test_a_bad_call_is_refused_when_the_intent_is_made(call: Make, says: str) ->
         call(BASE)
 
 
-def test_the_format_version_is_no_property() -> None:
+def test_a_format_version_that_frazil_does_not_write_cannot_be_set() -> None:
     with pytest.raises(Unsupported, match="format version"):
         props(**{"format-version": "3"})(BASE)
 

@@ -33,7 +33,7 @@ from frazil.commit.results import (
 from frazil.commit.stages import Built, Refused, TicketOutcome
 from frazil.commit.unit import CommitUnit, TableUnit
 from frazil.errors import CorruptMetadata, FrazilError, StorageError, Unsupported
-from frazil.format.metadata import TableMetadata
+from frazil.format.metadata import UPGRADE, WRITTEN_VERSION, TableMetadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +135,11 @@ class Attempt:
         return GroupMembers(entries, is_first_attempt=self.progress.lost == 0) if entries else None
 
     def _built(self, head: Head, members: GroupMembers | None, files: AttemptFiles) -> Built | Refused:
-        if head.metadata.format_version != 2:
+        if head.metadata.format_version != WRITTEN_VERSION and not self.table.upgrades_format:
             raise Unsupported(
                 f"The table {self.table.ident} has format version {head.metadata.format_version}; only version 2 "
                 "is written",
-                advice="Upgrade the table with another engine (ALTER TABLE … SET ('format-version'='2'))",
+                advice=UPGRADE,
             )
         context, identity = self.context, self.unit.identity
         scope = Scope(

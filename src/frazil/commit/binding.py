@@ -32,13 +32,14 @@ from frazil.commit.intents import (
     SetPartitioning,
     SetSortOrder,
     SortTerm,
+    UpgradeFormat,
     WidenColumn,
 )
 from frazil.commit.metadata_changes import replay
 from frazil.errors import InvalidInput, Unsupported
 from frazil.format import evolution
 from frazil.format.evolution import FIRST, LAST, BoundColumn, ColumnPosition, Name
-from frazil.format.metadata import MAIN, TableMetadata
+from frazil.format.metadata import MAIN, WRITTEN_VERSION, TableMetadata
 from frazil.format.partitions import AnyTransform, parse_partitioning, parse_sort
 from frazil.format.properties import checked_properties
 from frazil.format.schemas import suggestion, to_type
@@ -196,15 +197,23 @@ def _evolved_name(name: str, transform: AnyTransform) -> str:
 
 def make_property_change(
     base: TableMetadata, updates: Mapping[str, str] | None = None, removals: Iterable[str] = ()
-) -> PropertyChange:
+) -> PropertyChange | UpgradeFormat:
     checked = checked_properties(updates or {})
     gone = tuple(removals)
-    if "format-version" in checked:
-        raise Unsupported("The format version cannot be set as a property", advice="Frazil writes format version 2")
+    version = checked.pop("format-version", None)
     bad = [key for key in gone if not isinstance(key, str)]
     if bad:
         raise InvalidInput(f"The key of a property must be a string, not {bad[0]!r}")
-    return _checked(PropertyChange(checked, gone), base)
+    change = PropertyChange(checked, gone)
+    if version is None:
+        return _checked(change, base)
+    if version != str(WRITTEN_VERSION):
+        raise Unsupported(
+            f"The format version of a table cannot be set to {version!r}",
+            evidence=f"This table has format version {base.format_version}",
+            advice="Frazil writes format version 2: '2' upgrades a table of version 1, and no version goes back",
+        )
+    return _checked(UpgradeFormat(change), base)
 
 
 def make_new_ref(

@@ -223,6 +223,16 @@ class PropertyChange:
 
 
 @dataclass(frozen=True, slots=True)
+class UpgradeFormat:
+    """Upgrade a table of format version 1 to 2, with the properties that the same call sets.
+
+    It is not a PropertyChange, which any leader may commit: leaders of earlier versions do not know of upgrades.
+    """
+
+    properties: PropertyChange
+
+
+@dataclass(frozen=True, slots=True)
 class SinkMark:
     """Move a streaming sink's high-water mark, in the same metadata file as its batch (rule P11).
 
@@ -289,4 +299,5 @@ LayoutIntent = SetPartitioning | UnpartitionedSpec | SetSortOrder
 RefIntent = NewRef | RemoveRef | MoveRef | ExpireSnapshots
 IdIntent = SchemaUnion | AddColumn | LayoutIntent
 """Intents that assign ids."""
-Intent = SchemaIntent | LayoutIntent | RefIntent | PropertyChange | SinkMark
+PropertyIntent = PropertyChange | SinkMark | UpgradeFormat
+Intent = SchemaIntent | LayoutIntent | RefIntent | PropertyIntent

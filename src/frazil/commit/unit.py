@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from frazil.commit.inspection import FullInspector
-from frazil.commit.intents import MoveRef, NewRef
+from frazil.commit.intents import MoveRef, NewRef, UpgradeFormat
 from frazil.commit.manifests import OperationManifests
 from frazil.commit.operations import Bundle, Identity, MetadataChange, Operation, Write
 from frazil.commit.retry import Retry
@@ -92,6 +92,12 @@ class TableUnit:
         refs = [each.intent for each in self.operations if isinstance(each, MetadataChange)]
         targets = [each.snapshot_id for each in refs if isinstance(each, MoveRef | NewRef)]
         return targets[-1] if targets and not self.writes else None
+
+    @property
+    def upgrades_format(self) -> bool:
+        """Everything that follows is written to a table of the newer format version."""
+        first = self.operations[0]
+        return isinstance(first, MetadataChange) and isinstance(first.intent, UpgradeFormat)
 
     def has_landed_in(self, head: TableMetadata) -> bool:
         return any(head.has_snapshot(each) for each in self.snapshot_ids)
