@@ -578,11 +578,14 @@ def test_p29_expiry_requires_every_ref_as_it_is() -> None:
     assert asserted == {"main": 3, "t": 2, "b": 3}
 
 
-def test_p7_age_is_counted_by_the_referees_clock_and_never_behind_the_table() -> None:
+def test_p7_age_is_counted_by_the_referees_clock_even_behind_the_table() -> None:
     head = TableMetadata({**OLD.raw, "properties": {"history.expire.max-snapshot-age-ms": "100"}})
     operation = MetadataChange(UUID, expire()(head))
     assert metadata_change(operation, head, now_ms=5) is None
     assert metadata_change(operation, head, now_ms=1_102) is not None
+    ahead = TableMetadata({**head.raw, "last-updated-ms": 10_000})
+    assert metadata_change(operation, ahead, now_ms=1_050) is None
+    assert metadata_change(operation, ahead, now_ms=1_102) is not None
 
 
 def test_the_log_of_a_commit_that_expires_and_moves_main_has_no_gap() -> None:

@@ -47,7 +47,6 @@ from frazil.format.partitions import AnyTransform, source_path
 from frazil.format.properties import NAME_MAPPING
 from frazil.format.retention import Expired, expired
 from frazil.format.schemas import match_name
-from frazil.format.updates import next_time_ms
 from frazil.model import Conflict
 
 if TYPE_CHECKING:
@@ -67,7 +66,8 @@ def metadata_change(
 ) -> tuple[Updates, Requirements] | None:
     """Updates and requirements of a metadata change; None: the head already has the requested state.
 
-    ``now_ms``: the catalog's time, which never runs behind the head's (rule P7). Raises IntentConflict if concurrent
+    ``now_ms``: the catalog's time, by which snapshots expire. It may be behind the head's, which a writer whose clock
+    was ahead moved on for all that followed (rule P7): by that time everything would be old. Raises IntentConflict if concurrent
     changes have made the intent inapplicable.
     """
     intent = operation.intent
@@ -407,7 +407,7 @@ def _ref_change(intent: RefIntent, head: TableMetadata, now_ms: int) -> Updates:
         case MoveRef():
             return _move_ref(intent, head)
         case ExpireSnapshots():
-            return _expire(intent, head, next_time_ms(head, now_ms))
+            return _expire(intent, head, now_ms)
 
 
 def _new_ref(intent: NewRef, head: TableMetadata) -> Updates:
