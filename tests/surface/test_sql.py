@@ -164,6 +164,14 @@ def test_show_and_describe(lake: frazil.Lake) -> None:
         ("ts", "timestamp"),
         ("# Partitioning", "bucket(8, `id`)"),
     ]
+    plain = lake.sql("DESCRIBE shop.events")
+    for text in ("DESCRIBE EXTENDED shop.events", "DESC TABLE FORMATTED shop.events"):
+        extended = lake.sql(text)
+        assert extended[: len(plain)] == plain
+        facts = {each["col_name"]: each["data_type"] for each in extended[len(plain) :]}
+        assert facts["Name"] == "shop.events"
+        assert facts["Location"] == lake.table("shop.events").location
+        assert "a=1" in facts["Table Properties"]
 
 
 # ALTER TABLE
@@ -280,6 +288,9 @@ def test_branches_tags_and_procedures(lake: frazil.Lake) -> None:
             "Expected a condition, but the statement ends at position 29",
         ),
         ("DELETE FROM shop.events WHERE idd = 1", frazil.InvalidInput, "Did you mean"),
+        ("DELETE FROM shop.events.snapshots", frazil.Unsupported, "lake.table('shop.events').history()"),
+        ("INSERT INTO shop.events.branch_b VALUES (1)", frazil.Unsupported, 'branch="b"'),
+        ("DELETE FROM shop.nope.snapshots", frazil.NoSuchTable, "shop.nope.snapshots"),
         ("DELETE FROM shop.nope", frazil.NoSuchTable, "shop.nope"),
         ("UPDATE shop.events SET id = 1, id = 2", frazil.InvalidInput, "twice"),
         ("UPDATE shop.events SET id + 1", frazil.InvalidInput, "Expected = at position 27, found '+'"),
