@@ -52,8 +52,8 @@ class TableHandle:
     # Writing
 
     def append(self, rows: object, **options: Unpack[WriteOptions]) -> Commit:
-        """Add rows: a Spark DataFrame, an Arrow table or reader, anything with ``__arrow_c_stream__`` (polars, pandas,
-        duckdb), or dicts.
+        """Add rows: a Spark DataFrame, an Arrow table, reader or dataset, anything with ``__arrow_c_stream__``
+        (polars, pandas, duckdb), dicts, or an iterator of dicts or batches.
 
         Appends commute: any number of them land, in some order. At serializable isolation, a concurrent delete whose
         condition matches some of the rows aborts the append; ``on_deleted`` changes that.
