@@ -310,7 +310,7 @@ def test_branches_tags_and_procedures(lake: frazil.Lake) -> None:
         ("SHOW FUNCTIONS", frazil.InvalidInput, "TABLES or NAMESPACES"),
         ("ALTER TABLE shop.events FLY", frazil.InvalidInput, "ADD COLUMN"),
         ("ALTER TABLE shop.events ADD COLUMN", frazil.InvalidInput, "Expected a column"),
-        ("ALTER TABLE shop.events ALTER COLUMN name SET NOT NULL", frazil.Unsupported, "cannot become required"),
+        ("ALTER TABLE shop.events ALTER COLUMN ts SET NOT NULL", frazil.InvalidInput, "1 row holds null in"),
         ("ALTER TABLE shop.events ADD PARTITION FIELD day(ts) AS d", frazil.Unsupported, "Leave AS out"),
         ("ALTER TABLE shop.events DROP PARTITION FIELD day(ts)", frazil.InvalidInput, "not partitioned by day(ts)"),
         ("ALTER TABLE shop.events DROP COLUMN name extra", frazil.InvalidInput, "the end of the statement"),

@@ -18,6 +18,7 @@ from frazil.commit.intents import (
     ExpireSnapshots,
     Intent,
     MakeOptional,
+    MakeRequired,
     MoveColumn,
     MoveRef,
     NewRef,
@@ -121,6 +122,10 @@ def make_make_optional(base: TableMetadata, name: Name) -> MakeOptional:
     return _checked(MakeOptional(evolution.bind(base.schema(), name)), base)
 
 
+def make_make_required(base: TableMetadata, name: Name) -> MakeRequired:
+    return _checked(MakeRequired(evolution.bind(base.schema(), name)), base)
+
+
 def make_set_doc(base: TableMetadata, name: Name, doc: str | None) -> SetDoc:
     return _checked(SetDoc(evolution.bind(base.schema(), name), _checked_doc(doc)), base)
 
@@ -131,7 +136,9 @@ def make_set_keys(base: TableMetadata, names: Sequence[Name]) -> SetKeys:
     twice = next((each for position, each in enumerate(columns) if each in columns[:position]), None)
     if twice is not None:
         raise InvalidInput(f"The key {twice.name!r} is listed twice")
-    return _checked(SetKeys(columns, frozenset(base.schema().identifier_field_ids)), base)
+    schema = base.schema()
+    optional = tuple(dict.fromkeys(each for column in columns for each in evolution.optional_path(schema, column)))
+    return _checked(SetKeys(columns, frozenset(schema.identifier_field_ids), optional), base)
 
 
 def _place(

@@ -66,9 +66,9 @@ def metadata_change(
 ) -> tuple[Updates, Requirements] | None:
     """Updates and requirements of a metadata change; None: the head already has the requested state.
 
-    ``now_ms``: the catalog's time, by which snapshots expire. It may be behind the head's, which a writer whose clock
-    was ahead moved on for all that followed (rule P7): by that time everything would be old. Raises IntentConflict if concurrent
-    changes have made the intent inapplicable.
+    ``now_ms``: the catalog's time, by which snapshots expire. The head's may be far ahead of it, as one writer's clock
+    moves it on for all that follow (rule P7), and by that time everything would be old. Raises IntentConflict if
+    concurrent changes have made the intent inapplicable.
     """
     intent = operation.intent
     try:

@@ -147,7 +147,9 @@ class CommitUnit:
 def name_of(operations: Sequence[Operation]) -> str:
     """What a commit of these operations is called in messages and metrics."""
     writes = [each.name for each in operations if isinstance(each, Write) and not each.is_empty]
-    return operations[0].name if len(operations) == 1 else writes[0] if len(writes) == 1 else "transaction"
+    changes = [each.name for each in operations if isinstance(each, MetadataChange)]
+    named = writes or changes
+    return operations[0].name if len(operations) == 1 else named[0] if len(named) == 1 else "transaction"
 
 
 def _added_by(operations: Sequence[Operation]) -> frozenset[str]:

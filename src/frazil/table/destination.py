@@ -54,8 +54,12 @@ class Destination(Protocol):
         *,
         identity: Identity | None = None,
         retry: Retry | None = None,
+        reads: Sequence[Write] = (),
     ) -> Commit:
-        """Commit a metadata change that was made on ``base``, or keep it. ``identity`` None: it gets a new one."""
+        """Commit a metadata change that was made on ``base``, or keep it. ``identity`` None: it gets a new one.
+
+        ``reads``: the rows that the change depends on, as writes that change nothing and are only checked.
+        """
         ...
 
 
@@ -103,9 +107,10 @@ class CommitNow:
         *,
         identity: Identity | None = None,
         retry: Retry | None = None,
+        reads: Sequence[Write] = (),
     ) -> Commit:
         own = identity or Identity(str(self.lake.runtime.new_uuid()), digest(change.name), given=False)
-        return self._commit([change], own, retry or _default_retry(base), None)
+        return self._commit([*reads, change], own, retry or _default_retry(base), None)
 
     def _commit_write(self, call: Call, write: Write) -> Commit:
         before = () if write.is_empty else call.before

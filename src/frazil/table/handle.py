@@ -224,8 +224,16 @@ class TableHandle:
         return change.run(self._destination, retry, commit_id)
 
     def make_optional(self, name: Name, *, retry: Retry | None = None, commit_id: str | None = None) -> Commit:
-        """Let a required column be null. This cannot be undone."""
+        """Let a required column be null. ``require_column()`` takes it back while no row is."""
         return changes.make_optional(name).run(self._destination, retry, commit_id)
+
+    def require_column(self, name: Name, *, retry: Retry | None = None, commit_id: str | None = None) -> Commit:
+        """Make a column required. Refused, with a file as evidence, while a row of any branch is null in it.
+
+        Statistics are checked first, and only files that may hold a null are opened. Nulls that are added concurrently
+        are a conflict for one of the two. Snapshots that a rollback brings back are not checked.
+        """
+        return changes.require_column(name).run(self._destination, retry, commit_id)
 
     def set_column_doc(
         self, name: Name, doc: str | None, *, retry: Retry | None = None, commit_id: str | None = None
@@ -236,7 +244,10 @@ class TableHandle:
     def set_keys(
         self, names: Sequence[Name] | None, *, retry: Retry | None = None, commit_id: str | None = None
     ) -> Commit:
-        """Set the columns that identify a row, for upserts; each must be required. None or no names: no keys."""
+        """Set the columns that identify a row, for upserts. None or no names: no keys.
+
+        They become required, with the check of ``require_column()``. No check is made that the keys are unique.
+        """
         return changes.set_keys(names).run(self._destination, retry, commit_id)
 
     # Layout
