@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -204,3 +205,24 @@ def test_a_frame_that_cannot_be_written_leaves_no_table(lake: frazil.Lake, spark
     with pytest.raises(frazil.InvalidInput, match="n"):
         lake.create_table("shop.made", as_=spark.range(3).withColumn("n", F.lit(None)))
     assert not lake.exists("shop.made")
+
+
+# Files of others
+
+
+def test_files_that_spark_wrote_are_added_in_place(lake: frazil.Lake, spark: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "elsewhere"
+    frame = spark.range(0, 20).selectExpr(
+        "id", "concat('n', id) as name", "array(id, 2) as tags", "named_struct('x', id) as s"
+    )
+    frame.coalesce(2).write.parquet(str(folder))
+    table = lake.create_table("shop.taken", "id bigint, name string, tags array<bigint>, s struct<x: bigint>, more int")
+    table.add_files([str(each) for each in sorted(folder.glob("*.parquet"))])
+    assert len(same_rows(table, spark)) == 20
+    assert table.scan(where="id >= 18").to_spark(spark).count() == 2
+    table.update({"more": "1"}, "id < 3", engine="spark")
+    table.delete("id = 5", mode="merge-on-read", engine="spark")
+    assert len(same_rows(table, spark)) == 19
+    table.compact(engine="spark")
+    assert len(same_rows(table, spark)) == 19
+    assert sorted(folder.glob("*.parquet")), "the files stay where they are"

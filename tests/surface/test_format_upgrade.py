@@ -16,7 +16,7 @@ from pyiceberg.types import LongType, NestedField, StringType
 
 import frazil
 
-SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("region", pa.string())])
+SCHEMA = pa.schema({"id": pa.int64(), "region": pa.string()})
 
 
 @pytest.fixture
@@ -47,11 +47,11 @@ def old_table(lake: frazil.Lake) -> frazil.Table:
 
 
 def ids(table: frazil.Table) -> list[int]:
-    return sorted(table.scan().to_arrow()["id"].to_pylist())
+    return sorted(row["id"] for row in table.scan().to_arrow().to_pylist())
 
 
 def their_ids(lake: frazil.Lake) -> list[int]:
-    return sorted(lake.pyiceberg().load_table("s.old").scan().to_arrow()["id"].to_pylist())
+    return sorted(row["id"] for row in lake.pyiceberg().load_table("s.old").scan().to_arrow().to_pylist())
 
 
 def test_an_upgraded_table_is_written_by_frazil_and_by_pyiceberg(lake: frazil.Lake) -> None:
@@ -118,5 +118,5 @@ def test_fields_that_only_version_1_has_become_those_of_version_2(lake: frazil.L
     oldest.append(rows(7))
     assert ids(oldest) == [0, 1, 2, 3, 7]
     theirs = lake.pyiceberg().load_table("s.oldest")
-    assert sorted(theirs.scan().to_arrow()["id"].to_pylist()) == [0, 1, 2, 3, 7]
+    assert sorted(row["id"] for row in theirs.scan().to_arrow().to_pylist()) == [0, 1, 2, 3, 7]
     assert theirs.spec().fields[0].field_id == 1000

@@ -99,7 +99,9 @@ def test_an_empty_table_and_nested_columns(lake: frazil.Lake, table: frazil.Tabl
     empty = lake.create_table("s.empty", "id bigint")
     empty.require_column("ID")
     assert required(empty) == ["id"]
-    with pytest.raises(frazil.InvalidInput, match=r"'place\.x' is in 'place', which may be null.*Make 'place' required"):
+    with pytest.raises(
+        frazil.InvalidInput, match=r"'place\.x' is in 'place', which may be null.*Make 'place' required"
+    ):
         table.require_column("place.x")
     table.require_column("place")
     table.require_column("place.x")
@@ -116,15 +118,19 @@ def test_nulls_appended_beside_it_are_a_conflict(lake: frazil.Lake, table: frazi
         table.append([row(3)])
     assert required(table) == ["v"], "rows with values do not matter"
     table.make_optional("v")
-    with pytest.raises(frazil.ConflictError, match="added rows that match"), lake.transaction() as tx:
-        tx.table("s.t").require_column("v")
-        table.append([row(4, None)])
+    tx = lake.transaction()
+    tx.table("s.t").require_column("v")
+    table.append([row(4, None)])
+    with pytest.raises(frazil.ConflictError, match="added rows that match"):
+        tx.commit()
     assert required(table) == []
     table.delete("v IS NULL")
     for isolation in ("serializable", "snapshot"):
-        with pytest.raises(frazil.ConflictError), lake.transaction(isolation=isolation) as tx:
-            tx.table("s.t").require_column("v")
-            table.update({"v": "null"}, "id = 1")
+        tx = lake.transaction(isolation=isolation)
+        tx.table("s.t").require_column("v")
+        table.update({"v": "null"}, "id = 1")
+        with pytest.raises(frazil.ConflictError):
+            tx.commit()
         table.update({"v": "1"}, "id = 1")
     assert required(table) == []
 
@@ -188,7 +194,9 @@ def test_keys_that_are_null_in_a_row_or_of_a_wrong_type_are_refused(lake: frazil
 
 
 def test_a_null_key_appended_beside_it_is_a_conflict(lake: frazil.Lake, table: frazil.Table) -> None:
-    with pytest.raises(frazil.ConflictError, match="added rows that match"), lake.transaction() as tx:
-        tx.table("s.t").set_keys(["id"])
-        table.append([row(None)])
+    tx = lake.transaction()
+    tx.table("s.t").set_keys(["id"])
+    table.append([row(None)])
+    with pytest.raises(frazil.ConflictError, match="added rows that match"):
+        tx.commit()
     assert table.keys == ()

@@ -60,6 +60,15 @@ class TableHandle:
         """
         return writes.append(self._destination, rows, options)
 
+    def add_files(self, paths: Sequence[str], **options: Unpack[WriteOptions]) -> Commit:
+        """Add existing Parquet files where they are, without copying: their rows are in the table from then on.
+
+        Columns are found by field ids, or by name where a file has none; each must be in the table, with the same type
+        or one that Iceberg promotes to it. In a partitioned table the footer of each file must show one partition. A
+        failure deletes none of the files; ``drop_table(purge=True)`` does, as they belong to the table.
+        """
+        return writes.add_files(self._destination, paths, options)
+
     def overwrite(
         self, rows: object, where: str, *, case_sensitive: bool = False, **options: Unpack[WriteOptions]
     ) -> Commit:
