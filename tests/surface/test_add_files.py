@@ -20,17 +20,17 @@ DDL = (
     "tags array<int>"
 )
 NOON = dt.datetime(2026, 11, 1, 12, tzinfo=dt.UTC)
-ARROW = pa.schema(
-    {
-        "id": pa.int64(),
-        "name": pa.string(),
-        "price": pa.decimal128(10, 2),
-        "ts": pa.timestamp("us", "UTC"),
-        "day": pa.date32(),
-        "place": pa.struct({"x": pa.int32()}),
-        "tags": pa.list_(pa.int32()),
-    }
-)
+X: dict[str, Any] = {"x": pa.int32()}
+COLUMNS: dict[str, Any] = {
+    "id": pa.int64(),
+    "name": pa.string(),
+    "price": pa.decimal128(10, 2),
+    "ts": pa.timestamp("us", "UTC"),
+    "day": pa.date32(),
+    "place": pa.struct(X),
+    "tags": pa.list_(pa.int32()),
+}
+ARROW = pa.schema(COLUMNS)
 
 
 @pytest.fixture

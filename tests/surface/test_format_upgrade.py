@@ -16,7 +16,8 @@ from pyiceberg.types import LongType, NestedField, StringType
 
 import frazil
 
-SCHEMA = pa.schema({"id": pa.int64(), "region": pa.string()})
+COLUMNS: dict[str, Any] = {"id": pa.int64(), "region": pa.string()}
+SCHEMA = pa.schema(COLUMNS)
 
 
 @pytest.fixture

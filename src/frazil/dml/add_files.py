@@ -363,7 +363,7 @@ def _fits(found: Any, kind: PrimitiveType) -> bool:
         found = found.value_type
     target = to_arrow_schema(kind, include_field_ids=False)
     if isinstance(target, pa.BaseExtensionType):
-        return found == target or found == target.storage_type
+        return bool(found == target or found == target.storage_type)
     same: tuple[tuple[Callable[[Any], bool], Callable[[Any], bool]], ...] = (
         (_is_text, _is_text),
         (_is_binary, _is_binary),
@@ -377,7 +377,7 @@ def _fits(found: Any, kind: PrimitiveType) -> bool:
         return bool(found.scale == target.scale and found.precision <= target.precision)
     if pa.types.is_timestamp(found) and pa.types.is_timestamp(target):
         return bool(found.unit == target.unit and (found.tz is None) == (target.tz is None))
-    return found == target or any(mine(found) and other(target) for mine, other in same)
+    return bool(found == target) or any(mine(found) and other(target) for mine, other in same)
 
 
 def _is_text(kind: Any) -> bool:
