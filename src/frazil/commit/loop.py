@@ -41,7 +41,8 @@ def commit(
     chain = tuple(operations) if isinstance(operations, Sequence) else (operations,)
     table = TableUnit.of(context.ident, chain, context.storage, context.runtime)
     loop = _Loop(context, CommitUnit((table,), identity, retry, name_of(chain)))
-    return observe.committing(context, chain, identity, loop.run)
+    with within(context.runtime, retry.total_s):
+        return observe.committing(context, chain, identity, loop.run)
 
 
 class _Loop:
@@ -57,10 +58,6 @@ class _Loop:
         self._has_told_queued = False
 
     def run(self) -> Commit:
-        with within(self._runtime, self._retry.total_s):
-            return self._run()
-
-    def _run(self) -> Commit:
         try:
             landed = self._landed()
             self._coordination.give_up_reservation()
