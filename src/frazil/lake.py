@@ -33,7 +33,8 @@ from frazil.format.properties import checked_properties
 from frazil.format.schemas import to_schema
 from frazil.format.storage import Storage
 from frazil.model import Ident, Isolation, Origin, parse_namespace
-from frazil.on_spark.session import app_name
+from frazil.on_spark.queries import nullable_schema
+from frazil.on_spark.session import app_name, is_frame
 from frazil.on_spark.session import checked as checked_session
 from frazil.runtime import SYSTEM, Runtime
 from frazil.stage.rows import incoming_schema, opened
@@ -246,7 +247,8 @@ class Lake:
         """Create an Iceberg table of format version 2.
 
         ``schema``: pyarrow, PyIceberg or Spark schema, or Spark DDL such as ``"id bigint not null, ts timestamp"``
-        (timestamp is with zone, timestamp_ntz without). ``keys`` implies not null. ``as_`` creates from rows.
+        (timestamp is with zone, timestamp_ntz without). ``keys`` implies not null. ``as_`` creates from rows, also of a
+        Spark DataFrame, whose columns become optional, and with the named index of a pandas frame.
         """
         self.check_writable()
         ident = Ident.parse(name)
@@ -256,7 +258,7 @@ class Lake:
             if as_ is None:
                 raise InvalidInput("create_table needs a schema", advice="Give a schema, or rows with as_=…")
             as_ = opened(as_)
-            schema = incoming_schema(as_)
+            schema = nullable_schema(as_) if is_frame(as_) else incoming_schema(as_)
         metadata = self._new_metadata(ident, schema, partition_by, sort_by, keys, properties, location, comment)
         table = Table(CommitNow(self, ident))
         try:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 # Reads os.urandom each time: two forked children never draw the same numbers.
@@ -38,6 +40,31 @@ SYSTEM = Runtime(
     random=_SYSTEM_RANDOM.random,
     new_uuid=uuid.uuid4,
 )
+
+
+_LAST_REQUEST_S = 1.0
+"""What a request gets when the time is up: the caller still has to learn what became of its commit."""
+
+_deadline: ContextVar[tuple[Runtime, float] | None] = ContextVar("deadline", default=None)
+
+
+@contextlib.contextmanager
+def within(runtime: Runtime, seconds: float | None) -> Iterator[None]:
+    """Bound the waits inside that ask for ``patience``; None: they are not bounded."""
+    before = _deadline.set(None if seconds is None else (runtime, runtime.monotonic() + seconds))
+    try:
+        yield
+    finally:
+        _deadline.reset(before)
+
+
+def patience(seconds: float) -> float:
+    """How long one request may wait: so long, or what is left of the time that its caller has."""
+    found = _deadline.get()
+    if found is None:
+        return seconds
+    runtime, end = found
+    return min(seconds, max(_LAST_REQUEST_S, end - runtime.monotonic()))
 
 
 RandomStream = random.Random

@@ -406,7 +406,10 @@ class KeepForTransaction:
         *,
         identity: Identity | None = None,  # noqa: ARG002 - the transaction's is used
         retry: Retry | None = None,  # noqa: ARG002
+        reads: Sequence[Write] = (),
     ) -> Commit:
+        for each in reads:
+            self.transaction._keep(self.ident, each, base)
         self.transaction._keep(self.ident, change, base)
         return Commit(base.ref_snapshot_id(MAIN), base.last_sequence_number, "", attempts=0, changed=False)
 

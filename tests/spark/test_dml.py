@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import functions as F
 
 import frazil
-from spark.rows import same_rows
+from spark.rows import canonical, same_rows
 
 DDL = (
     "id bigint not null, k int, name string, amount double, price decimal(10,2), ts timestamp, seen timestamp_ntz, "
@@ -179,3 +180,49 @@ def test_a_spark_write_inside_a_transaction_reads_its_own_rows(lake: frazil.Lake
         assert table.scan().count() == 0
     assert len(same_rows(table, spark)) == 5
     assert len(table.history()) == 2
+
+
+# Tables made of frames
+
+
+def test_a_table_is_created_from_a_frame(lake: frazil.Lake, spark: Any) -> None:
+    frame = rows(spark, 0, 20)
+    table = lake.create_table("shop.made", as_=frame, partition_by=["day"], keys=["id"])
+    assert [each.name for each in table.schema.fields if each.required] == ["id"]
+    assert [str(each.name) for each in table.spec.fields] == ["day"]
+    assert len(table.history()) == 1
+    assert same_rows(table, spark) == canonical(frame.toArrow())
+    assert lake.create_table("shop.made", as_=spark.range(5), exists_ok=True).scan().count() == 20
+    spark_made = lake.create_table("shop.numbers", as_=spark.range(3))
+    assert sorted(row["id"] for row in spark_made.scan().to_arrow().to_pylist()) == [0, 1, 2]
+
+
+def test_a_frame_that_cannot_be_written_leaves_no_table(lake: frazil.Lake, spark: Any) -> None:
+    failing = spark.range(3).withColumn("n", F.raise_error(F.lit("broken row")).cast("int"))
+    with pytest.raises(Exception, match="broken row"):
+        lake.create_table("shop.made", as_=failing)
+    assert not lake.exists("shop.made")
+    with pytest.raises(frazil.InvalidInput, match="n"):
+        lake.create_table("shop.made", as_=spark.range(3).withColumn("n", F.lit(None)))
+    assert not lake.exists("shop.made")
+
+
+# Files of others
+
+
+def test_files_that_spark_wrote_are_added_in_place(lake: frazil.Lake, spark: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "elsewhere"
+    frame = spark.range(0, 20).selectExpr(
+        "id", "concat('n', id) as name", "array(id, 2) as tags", "named_struct('x', id) as s"
+    )
+    frame.coalesce(2).write.parquet(str(folder))
+    table = lake.create_table("shop.taken", "id bigint, name string, tags array<bigint>, s struct<x: bigint>, more int")
+    table.add_files([str(each) for each in sorted(folder.glob("*.parquet"))])
+    assert len(same_rows(table, spark)) == 20
+    assert table.scan(where="id >= 18").to_spark(spark).count() == 2
+    table.update({"more": "1"}, "id < 3", engine="spark")
+    table.delete("id = 5", mode="merge-on-read", engine="spark")
+    assert len(same_rows(table, spark)) == 19
+    table.compact(engine="spark")
+    assert len(same_rows(table, spark)) == 19
+    assert sorted(folder.glob("*.parquet")), "the files stay where they are"

@@ -383,6 +383,9 @@ def test_show_and_describe_are_frames(run: Run) -> None:
     [
         ("SELECT * FROM shop.event", frazil.NoSuchTable, "Did you mean 'shop.events'?"),
         ("SELECT nope FROM shop.events", frazil.InvalidInput, "Spark cannot run the query"),
+        ("SELECT * FROM shop.events.snapshots", frazil.Unsupported, "lake.table('shop.events').history()"),
+        ("SELECT * FROM shop.events.branch_main", frazil.Unsupported, "shop.events VERSION AS OF 'main'"),
+        ("SELECT * FROM shop.events.manifests m", frazil.Unsupported, "load_table('shop.events').inspect"),
         ("SELECT FROM WHERE", frazil.InvalidInput, "not valid SQL"),
         ("SELECT * FROM shop.events TABLESAMPLE (5 ROWS)", frazil.Unsupported, "needs an alias"),
         (

@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 import polars as pl
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pytest
 
 import frazil
@@ -41,6 +42,23 @@ def once(phase: Phase, act: Callable[[], object]) -> Callable[[Phase, int], None
             act()
 
     return on_phase
+
+
+def test_rows_come_from_a_generator_a_dataset_and_a_lazy_frame(lake: frazil.Lake, table: frazil.Table) -> None:
+    done = table.append({"a": "x", "n": n} for n in range(3))
+    assert done.rows_inserted == 3
+    table.append(ds.dataset(pa.table({"a": ["y"], "n": [3]})))
+    table.append(pl.LazyFrame({"a": ["z", "w"], "n": [4, 9]}).filter(pl.col("n") < 5))
+    table.append(({"a": "v", "n": n, "new": n / 2} for n in range(5, 7)), merge_schema=True)
+    assert [(row["n"], row["new"]) for row in sorted(rows(table), key=lambda row: row["n"])] == [
+        *((n, None) for n in range(5)),
+        (5, 2.5),
+        (6, 3.0),
+    ]
+    with pytest.raises(frazil.SchemaMismatch, match="nope"):
+        table.append({"nope": n} for n in range(3))
+    made = lake.create_table("ns.made", as_=({"id": n} for n in range(2)))
+    assert made.scan().count() == 2
 
 
 def test_a_commit_tells_what_it_did(table: frazil.Table) -> None:

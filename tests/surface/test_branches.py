@@ -160,3 +160,32 @@ def test_partitions_are_listed_with_what_is_in_them(lake: frazil.Lake) -> None:
     found = {each.partition["part"]: (each.files, each.rows) for each in table.partitions()}
     assert found == {"a": (2, 2), None: (1, 1)}
     assert all(each.bytes > 0 for each in table.partitions())
+
+
+# What a call returns
+
+
+def test_a_move_of_a_branch_returns_the_snapshot_that_it_has_afterwards(table: frazil.Table) -> None:
+    first = table.history()[0].snapshot_id
+    ahead = table.append([{"id": 9, "v": 9}], branch="audit").snapshot_id
+    assert ahead != first
+    assert table.fast_forward("main", "audit").snapshot_id == ahead
+    assert table.rollback_to(first).snapshot_id == first
+    assert ahead is not None
+    assert table.set_current_snapshot(ahead).snapshot_id == ahead
+    assert table.rollback_to(first, branch="audit").snapshot_id == first
+    unchanged = table.rollback_to(first, branch="audit")
+    assert (unchanged.changed, unchanged.snapshot_id) == (False, first)
+    assert table.create_branch("old", first).snapshot_id == first
+    assert table.create_tag("v1", first).snapshot_id == first
+    picked = table.cherry_pick(ahead, branch="old")
+    assert picked.snapshot_id == table._source.metadata().ref_snapshot_id("old")
+
+
+def test_a_repeated_rollback_returns_the_snapshot_of_the_first_call(table: frazil.Table) -> None:
+    first = table.history()[0].snapshot_id
+    table.append([{"id": 9, "v": 9}])
+    done = table.rollback_to(first, commit_id="back")
+    again = table.rollback_to(first, commit_id="back")
+    assert (done.snapshot_id, again.snapshot_id, again.already_committed) == (first, first, True)
+    assert not again.rolled_back

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,13 @@ import pytest
 
 import frazil
 from frazil.commit.context import Phase
+from frazil.format.times import milliseconds
+from frazil.lake import Lake
+from frazil.runtime import SYSTEM
 from frazil.transaction import TransactionTable
 
 FUTURE = 10**15
+DAY_MS = 24 * 60 * 60 * 1000
 NAME = "s.t"
 
 
@@ -55,6 +60,36 @@ def head(table: frazil.Table) -> int:
     found = table.snapshot()
     assert found is not None
     return found.snapshot_id
+
+
+# Clocks
+
+
+def at(lake: frazil.Lake, moment_ms: Callable[[], int]) -> Lake:
+    """The lake as a process with this clock has it open."""
+    return Lake(lake._connection, replace(SYSTEM, now_ms=moment_ms))
+
+
+def test_after_a_commit_by_a_clock_ahead_no_young_snapshot_expires(lake: frazil.Lake, table: frazil.Table) -> None:
+    start = milliseconds(table.history()[-1].committed_at, "start")
+    now = start + 8_000
+    with at(lake, lambda: now) as right, at(lake, lambda: now + 10 * DAY_MS) as ahead:
+        mine = right.table(NAME)
+        mine.create_tag("young", max_ref_age_ms=DAY_MS)
+        ahead.table(NAME).append([{"id": 10, "v": 10}])
+        mine.append([{"id": 11, "v": 11}])
+        known = ids(mine)
+        assert not mine.expire_snapshots().changed
+        assert (ids(mine), "young" in mine.refs) == (known, True)
+        now += 6 * DAY_MS
+        mine.expire_snapshots()
+        assert (ids(mine), "young" in mine.refs) == (known[2:], False)
+        now += 6 * DAY_MS
+        mine.append([{"id": 12, "v": 12}])
+        assert not mine.expire_snapshots().changed, "the newest are two days old by their own times"
+        now += 6 * DAY_MS
+        mine.expire_snapshots()
+        assert len(ids(mine)) == 1
 
 
 # The call

@@ -7,6 +7,7 @@ import pickle
 from collections.abc import Callable
 from pathlib import Path
 
+import pandas as pd
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
@@ -98,6 +99,19 @@ def test_a_table_remembers_everything_it_was_created_with(lake: frazil.Lake) -> 
 def test_create_from_rows(lake: frazil.Lake) -> None:
     table = lake.create_table("shop.t", as_=pa.table({"id": [1, 2], "name": ["a", None]}))
     assert table.scan().to_arrow().to_pylist() == [{"id": 1, "name": "a"}, {"id": 2, "name": None}]
+
+
+def test_create_from_a_pandas_frame_keeps_its_named_index(lake: frazil.Lake) -> None:
+    frame = pd.DataFrame({"id": [1, 2], "day": ["mon", "tue"], "name": ["a", "b"]})
+    wanted = frame.to_dict("records")
+    one = lake.create_table("shop.one", as_=frame.set_index("id"))
+    assert one.scan().to_arrow().to_pylist() == wanted
+    one.append(frame.set_index("id"))
+    assert one.scan().count() == 4
+    two = lake.create_table("shop.two", as_=frame.set_index(["id", "day"]), keys=["id"])
+    assert two.scan().to_arrow().to_pylist() == wanted
+    plain = lake.create_table("shop.plain", as_=frame)
+    assert [each.name for each in plain.schema.fields] == ["id", "day", "name"]
 
 
 def test_create_from_bad_rows_leaves_no_table(lake: frazil.Lake) -> None:

@@ -238,6 +238,14 @@ def test_show_and_describe(lake: frazil.Lake) -> None:
         ("ts", "timestamp"),
         ("# Partitioning", "bucket(8, `id`)"),
     ]
+    plain = lake.sql("DESCRIBE shop.events")
+    for text in ("DESCRIBE EXTENDED shop.events", "DESC TABLE FORMATTED shop.events"):
+        extended = lake.sql(text)
+        assert extended[: len(plain)] == plain
+        facts = {each["col_name"]: each["data_type"] for each in extended[len(plain) :]}
+        assert facts["Name"] == "shop.events"
+        assert facts["Location"] == lake.table("shop.events").location
+        assert "a=1" in facts["Table Properties"]
 
 
 # ALTER TABLE
@@ -354,6 +362,9 @@ def test_branches_tags_and_procedures(lake: frazil.Lake) -> None:
             "Expected a condition, but the statement ends at position 29",
         ),
         ("DELETE FROM shop.events WHERE idd = 1", frazil.InvalidInput, "Did you mean"),
+        ("DELETE FROM shop.events.snapshots", frazil.Unsupported, "lake.table('shop.events').history()"),
+        ("INSERT INTO shop.events.branch_b VALUES (1)", frazil.Unsupported, 'branch="b"'),
+        ("DELETE FROM shop.nope.snapshots", frazil.NoSuchTable, "shop.nope.snapshots"),
         ("DELETE FROM shop.nope", frazil.NoSuchTable, "shop.nope"),
         ("UPDATE shop.events SET id = 1, id = 2", frazil.InvalidInput, "twice"),
         ("UPDATE shop.events SET id + 1", frazil.InvalidInput, "Expected = at position 27, found '+'"),
@@ -373,7 +384,7 @@ def test_branches_tags_and_procedures(lake: frazil.Lake) -> None:
         ("SHOW FUNCTIONS", frazil.InvalidInput, "TABLES or NAMESPACES"),
         ("ALTER TABLE shop.events FLY", frazil.InvalidInput, "ADD COLUMN"),
         ("ALTER TABLE shop.events ADD COLUMN", frazil.InvalidInput, "Expected a column"),
-        ("ALTER TABLE shop.events ALTER COLUMN name SET NOT NULL", frazil.Unsupported, "cannot become required"),
+        ("ALTER TABLE shop.events ALTER COLUMN ts SET NOT NULL", frazil.InvalidInput, "1 row holds null in"),
         ("ALTER TABLE shop.events ADD PARTITION FIELD day(ts) AS d", frazil.Unsupported, "Leave AS out"),
         ("ALTER TABLE shop.events DROP PARTITION FIELD day(ts)", frazil.InvalidInput, "not partitioned by day(ts)"),
         ("ALTER TABLE shop.events DROP COLUMN name extra", frazil.InvalidInput, "the end of the statement"),

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.csv as pacsv
@@ -650,13 +651,36 @@ def test_a_name_without_a_known_suffix_asks_for_the_format() -> None:
     [
         ("/data/lake", "sqlite:////data/lake/catalog.db"),
         ("sqlite:////data/c.db", "sqlite:////data/c.db"),
-        ("postgresql://etl:***@db/lake", "postgresql+psycopg2://etl@db/lake"),
+        ("postgresql://etl:***@db/lake", "postgresql+psycopg://etl@db/lake"),
         ("https://catalog:8181", 'type="rest", uri="https://catalog:8181"'),
         ("pyiceberg:prod", 'load_catalog("prod")'),
     ],
 )
 def test_snippets_name_the_catalog_as_others_do(uri: str, expected: str) -> None:
     assert expected in snippets(uri, "frazil", "/data/lake/warehouse", Ident(("shop",), "events"))["pyiceberg"]
+
+
+def test_the_lines_for_pyiceberg_open_a_table_on_postgres(
+    postgres_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Passwords are not printed; libpq takes them from the environment.
+    monkeypatch.setenv("PGPASSWORD", urlsplit(postgres_uri).password or "")
+    with frazil.connect(postgres_uri, warehouse=str(tmp_path)) as lake:
+        lake.create_namespace("shop")
+        location = lake.create_table("shop.events", "id bigint").location
+    with frazil.connect(postgres_uri) as lake:
+        lines = snippets(lake.uri, lake.catalog.name, lake.warehouse, Ident(("shop",), "events"), location)
+    found: dict[str, Any] = {}
+    exec(lines["pyiceberg"], found)
+    assert found["table"].location() == location
+    found["table"].catalog.close()
+
+
+def test_the_lines_for_java_name_a_warehouse_and_the_user() -> None:
+    place = "s3://bucket/shop/events-1"
+    found = snippets("postgresql://etl:***@db/lake", "frazil", None, Ident(("shop",), "events"), place)["java"]
+    assert '"warehouse", "s3://bucket/shop"' in found
+    assert '"jdbc.user", "etl"' in found
 
 
 def test_nobody_else_can_open_a_lake_in_memory() -> None:

@@ -12,10 +12,12 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pytest
 
 from frazil.errors import InvalidInput, SchemaMismatch, Unsupported
 from frazil.format.schemas import arrow_schema, to_schema
+from frazil.stage import rows as rows_module
 from frazil.stage.rows import conform, incoming_schema, opened, to_reader, without_untyped
 
 SIMPLE = to_schema("id bigint not null, name string, ts timestamp")
@@ -91,11 +93,16 @@ SHAPES: dict[str, Any] = {
     "list of batches": lambda: TABLE.to_batches(max_chunksize=1),
     "generator of tables": lambda: (TABLE.slice(i, 1) for i in range(2)),
     "list of dicts": lambda: EXPECTED,
+    "generator of dicts": lambda: (row for row in EXPECTED),
+    "generator of dicts with keys missing": lambda: iter([{"NAME": "a", "Id": 1, "ts": NOON}, {"Id": 2}]),
+    "dataset": lambda: ds.dataset(TABLE),
+    "scanner": lambda: ds.dataset(TABLE).scanner(batch_size=1),
     "dicts in another case and order": lambda: [{"NAME": "a", "Id": 1, "ts": NOON}, {"NAME": None, "Id": 2}],
     "dict of columns": lambda: {"id": [1, 2], "name": pa.array(["a", None]), "ts": (NOON, None)},
     "dict of numpy": lambda: {"id": np.array([1, 2]), "name": ["a", None], "ts": [NOON, None]},
     "pandas": _frame,
     "polars": lambda: pl.DataFrame(TABLE),
+    "lazy polars": lambda: pl.DataFrame(TABLE).lazy(),
 }
 
 
@@ -125,11 +132,42 @@ def test_a_spark_frame_is_refused_for_now() -> None:
 
 
 @pytest.mark.parametrize(
-    "thing", ["id", 3, None, b"x", [1, 2], ["a"], iter([{"id": 1}]), pa.array([1]), pl.Series([1])]
+    "thing", ["id", 3, None, b"x", [1, 2], ["a"], iter([1]), iter(["a"]), pa.array([1]), pl.Series([1])]
 )
 def test_what_is_not_rows_is_refused(thing: object) -> None:
     with pytest.raises(InvalidInput):
         to_reader(thing, SIMPLE)
+
+
+def test_a_generator_of_dicts_is_read_a_batch_at_a_time_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows_module, "_CHUNK", 10)
+    read = []
+
+    def numbered() -> Iterator[dict[str, Any]]:
+        for number in range(25):
+            read.append(number)
+            yield {"id": number} if number < 20 else {"id": number, "name": "x", "ts": None}
+
+    rows = opened(numbered())
+    reader = to_reader(rows, SIMPLE)
+    assert reader.read_next_batch().num_rows == 10
+    assert len(read) == 10
+    assert [batch.num_rows for batch in reader] == [10, 5]
+    with pytest.raises(InvalidInput, match="only once"):
+        list(to_reader(rows, SIMPLE))
+
+
+@pytest.mark.parametrize(
+    ("rows", "says"),
+    [
+        ([{"id": 1}, 2], "Row 1 is a int"),
+        ([{"id": 1}, {"idd": 2}], "no such column"),
+        ([{"id": 1}, {"id": "x"}], "id"),
+    ],
+)
+def test_a_bad_row_of_a_generator_is_named(rows: list[Any], says: str) -> None:
+    with pytest.raises((InvalidInput, SchemaMismatch), match=says):
+        taken(iter(rows))
 
 
 def test_batches_that_change_their_schema_are_refused() -> None:

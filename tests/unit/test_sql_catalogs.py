@@ -12,11 +12,13 @@ import tempfile
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import frazil
 from frazil.catalog import sqlite as sqlite_module
 from frazil.catalog._uri import is_secret, mask_uri
 from frazil.catalog.base import CommitRecord, Committed, Unknown
@@ -31,6 +33,7 @@ from frazil.errors import (
     PermissionDenied,
     StorageError,
 )
+from frazil.lake import Lake
 from frazil.model import Ident
 from frazil.runtime import SYSTEM, Runtime
 
@@ -151,6 +154,43 @@ def test_p5_a_change_takes_the_write_lock_before_it_reads(store: SqliteStore, tm
                 other.execute("BEGIN IMMEDIATE")
 
         store._engine.write(work)
+
+
+def on_a_virtual_clock() -> tuple[Runtime, Callable[[], float]]:
+    """A runtime whose sleeps take no time, and the seconds that have passed on its clock."""
+    now = 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    return replace(SYSTEM, monotonic=lambda: now, sleep=sleep), lambda: now
+
+
+@pytest.mark.parametrize(
+    ("retry", "seconds", "refusal"),
+    [
+        (frazil.Retry(total_s=3), (2.9, 4.5), (frazil.RetriesExhausted, r"its time of 3 s.*1 fault.*stayed locked")),
+        (frazil.Retry(total_s=0.5), (0.9, 1.6), (frazil.RetriesExhausted, "its time of 0.5 s")),
+        (frazil.Retry(), (180, 190), (CatalogUnavailable, "stayed locked")),
+    ],
+)
+def test_a_commit_to_a_locked_file_takes_no_longer_than_it_may(
+    retry: frazil.Retry, seconds: tuple[float, float], refusal: tuple[type[Exception], str], tmp_path: Path
+) -> None:
+    runtime, passed = on_a_virtual_clock()
+    with frazil.connect(str(tmp_path / "lake")) as made, Lake(made._connection, runtime) as lake:
+        lake.create_namespace("s")
+        table = lake.create_table("s.t", "id bigint")
+        with closing(sqlite3.connect(tmp_path / "lake" / "catalog.db", isolation_level=None)) as other:
+            other.execute("BEGIN EXCLUSIVE")
+            began = passed()
+            with pytest.raises(refusal[0], match=refusal[1]):
+                table.append([{"id": 1}], retry=retry)
+            assert seconds[0] <= passed() - began <= seconds[1]
+            other.execute("ROLLBACK")
+        table.append([{"id": 2}], retry=retry)
+        assert table.scan().to_arrow().to_pylist() == [{"id": 2}]
 
 
 def test_a_file_that_stays_locked_is_unavailable_and_may_be_tried_again(store: SqliteStore, tmp_path: Path) -> None:

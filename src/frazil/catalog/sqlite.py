@@ -26,7 +26,7 @@ from frazil.errors import (
     PermissionDenied,
     StorageError,
 )
-from frazil.runtime import SYSTEM, Runtime
+from frazil.runtime import SYSTEM, Runtime, patience
 
 BUSY_SECONDS = 30.0
 _MOST_IDLE = 8
@@ -92,7 +92,7 @@ class _SqliteEngine:
         return self._locks.take(key)
 
     def read(self, work: Callable[[Db], T]) -> T:
-        with self._translated(), self._connections.use() as db:
+        with self._translated(), self._connections.use() as db, self._limited(db):
             return work(db)
 
     def notifier(self) -> SqlNotifier:
@@ -123,7 +123,7 @@ class _SqliteEngine:
 
     def _begin(self, db: sqlite3.Connection) -> None:
         """SQLite's own waits grow to a tenth of a second, the time of many short transactions."""
-        deadline = self._runtime.monotonic() + self._busy_seconds
+        deadline = self._runtime.monotonic() + patience(self._busy_seconds)
         db.execute("PRAGMA busy_timeout = 0")
         try:
             while True:
@@ -136,7 +136,22 @@ class _SqliteEngine:
                 else:
                     return
         finally:
-            db.execute(f"PRAGMA busy_timeout = {int(self._busy_seconds * 1000)}")
+            self._set_patience(db, self._busy_seconds)
+
+    @contextlib.contextmanager
+    def _limited(self, db: sqlite3.Connection) -> Iterator[None]:
+        """SQLite's own wait, for as long as the caller has."""
+        seconds = patience(self._busy_seconds)
+        if seconds < self._busy_seconds:
+            self._set_patience(db, seconds)
+        try:
+            yield
+        finally:
+            if seconds < self._busy_seconds:
+                self._set_patience(db, self._busy_seconds)
+
+    def _set_patience(self, db: sqlite3.Connection, seconds: float) -> None:
+        db.execute(f"PRAGMA busy_timeout = {int(seconds * 1000)}")
 
     def _commit(self, db: sqlite3.Connection) -> None:
         try:
@@ -190,14 +205,14 @@ class _SqliteEngine:
         return sqlite3.connect(
             f"file:{quote(self._path)}?{options}",
             uri=True,
-            timeout=self._busy_seconds,
+            timeout=patience(self._busy_seconds),
             isolation_level=None,
             check_same_thread=False,
         )
 
     def _use_wal(self, db: sqlite3.Connection) -> None:
         """Switching needs the file exclusively, and SQLite does not wait for that: concurrent first opens collide."""
-        deadline = self._runtime.monotonic() + self._busy_seconds
+        deadline = self._runtime.monotonic() + patience(self._busy_seconds)
         while db.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
             try:
                 db.execute("PRAGMA journal_mode = WAL")

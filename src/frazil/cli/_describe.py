@@ -62,7 +62,7 @@ def table_facts(lake: Lake, name: str) -> dict[str, Any]:
             for ref, value in metadata.refs.items()
         },
         "snapshot": None if current is None else snapshot_facts(current),
-        "open_with": snippets(lake.uri, lake.catalog.name, lake.warehouse, ident),
+        "open_with": snippets(lake.uri, lake.catalog.name, lake.warehouse, ident, metadata.location),
     }
 
 

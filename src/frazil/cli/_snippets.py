@@ -10,16 +10,21 @@ from frazil.format.storage import local_path
 from frazil.model import Ident
 
 
-def snippets(uri: str, catalog: str, warehouse: str | None, ident: Ident) -> dict[str, str]:
-    """By engine; empty for catalogs that only this process can reach."""
+def snippets(uri: str, catalog: str, warehouse: str | None, ident: Ident, location: str = "") -> dict[str, str]:
+    """By engine; empty for catalogs that only this process can reach. ``location``: the table's folder.
+
+    Iceberg Java does not open a JDBC catalog without a warehouse, which it needs for new tables alone. Where the lake
+    has none, the snippet names the folder that this table is in.
+    """
+    beside = warehouse or location.rstrip("/").rpartition("/")[0]
     scheme, rest = _split(uri)
     match scheme:
         case "" | "file":
-            return _sqlite(os.path.join(os.path.expanduser(local_path(uri)), "catalog.db"), catalog, warehouse, ident)
+            return _sqlite(os.path.join(os.path.expanduser(local_path(uri)), "catalog.db"), catalog, beside, ident)
         case "sqlite":
-            return _sqlite(rest.removeprefix("///"), catalog, warehouse, ident)
+            return _sqlite(rest.removeprefix("///"), catalog, beside, ident)
         case "postgresql" | "postgres":
-            return _postgres(rest, catalog, warehouse, ident)
+            return _postgres(rest, catalog, beside, ident)
         case "http" | "https":
             return _rest(uri, catalog, warehouse, ident)
         case "glue":
@@ -39,7 +44,7 @@ def _split(uri: str) -> tuple[str, str]:
     return (head.partition("+")[0], rest) if known else ("", uri)
 
 
-def _sqlite(path: str, catalog: str, warehouse: str | None, ident: Ident) -> dict[str, str]:
+def _sqlite(path: str, catalog: str, warehouse: str, ident: Ident) -> dict[str, str]:
     path = os.path.abspath(path)
     return {
         "pyiceberg": _sql_catalog(catalog, f"sqlite:///{path}", warehouse, ident),
@@ -47,13 +52,14 @@ def _sqlite(path: str, catalog: str, warehouse: str | None, ident: Ident) -> dic
     }
 
 
-def _postgres(rest: str, catalog: str, warehouse: str | None, ident: Ident) -> dict[str, str]:
+def _postgres(rest: str, catalog: str, warehouse: str, ident: Ident) -> dict[str, str]:
     parts = urlsplit(rest)
-    user = f"{parts.username}@" if parts.username else ""
+    name = parts.username
+    user = f"{name}@" if name else ""
     place = parts.netloc.rpartition("@")[2] + parts.path
     return {
-        "pyiceberg": _sql_catalog(catalog, f"postgresql+psycopg2://{user}{place}", warehouse, ident),
-        "java": _jdbc(catalog, f"jdbc:postgresql://{place}", warehouse, ident),
+        "pyiceberg": _sql_catalog(catalog, f"postgresql+psycopg://{user}{place}", warehouse, ident),
+        "java": _jdbc(catalog, f"jdbc:postgresql://{place}", warehouse, ident, user=name),
     }
 
 
@@ -78,9 +84,10 @@ def _load_catalog(arguments: str, ident: Ident) -> str:
     return f"from pyiceberg.catalog import load_catalog\ntable = load_catalog({arguments}).load_table({_name(ident)})"
 
 
-def _jdbc(catalog: str, uri: str, warehouse: str | None, ident: Ident) -> str:
+def _jdbc(catalog: str, uri: str, warehouse: str, ident: Ident, *, user: str | None = None) -> str:
     # V1 has the column iceberg_type, which Frazil's tables have as well.
-    options = [f'"uri", {_q(uri)}', f'"warehouse", {_q(warehouse or "")}', '"jdbc.schema-version", "V1"']
+    options = [f'"uri", {_q(uri)}', f'"warehouse", {_q(warehouse)}', '"jdbc.schema-version", "V1"']
+    options += [f'"jdbc.user", {_q(user)}'] if user else []
     return _java("JdbcCatalog", catalog, options, ident)
 
 

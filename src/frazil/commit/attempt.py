@@ -33,7 +33,7 @@ from frazil.commit.results import (
 from frazil.commit.stages import Built, Refused, TicketOutcome
 from frazil.commit.unit import CommitUnit, TableUnit
 from frazil.errors import CorruptMetadata, FrazilError, StorageError, Unsupported
-from frazil.format.metadata import TableMetadata
+from frazil.format.metadata import UPGRADE, WRITTEN_VERSION, TableMetadata
 from frazil.model import Conflict
 
 
@@ -144,11 +144,11 @@ class Attempt:
         return GroupMembers(entries, is_first_attempt=self.progress.lost == 0) if entries else None
 
     def _built(self, head: Head, members: GroupMembers | None, files: AttemptFiles) -> Built | Refused:
-        if head.metadata.format_version != 2:
+        if head.metadata.format_version != WRITTEN_VERSION and not self.table.upgrades_format:
             raise Unsupported(
                 f"The table {self.table.ident} has format version {head.metadata.format_version}; only version 2 "
                 "is written",
-                advice="Upgrade the table with another engine (ALTER TABLE … SET ('format-version'='2'))",
+                advice=UPGRADE,
             )
         context, identity = self.context, self.unit.identity
         scope = Scope(
@@ -202,7 +202,7 @@ class Attempt:
         """What is kept beside the pointer: without a snapshot it is the only trace of the commit (rule P12)."""
         if built.snapshot_id is not None and not self.unit.identity.given:
             return None
-        return self._commit_record(built.snapshot_id, built.sequence_number, built)
+        return self._commit_record(built.snapshot_id or self.table.moves_ref_to, built.sequence_number, built)
 
     def _commit_record(self, snapshot_id: int | None, number: int, built: Built | None = None) -> CommitRecord:
         identity = self.unit.identity

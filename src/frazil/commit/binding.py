@@ -18,6 +18,7 @@ from frazil.commit.intents import (
     ExpireSnapshots,
     Intent,
     MakeOptional,
+    MakeRequired,
     MoveColumn,
     MoveRef,
     NewRef,
@@ -32,13 +33,14 @@ from frazil.commit.intents import (
     SetPartitioning,
     SetSortOrder,
     SortTerm,
+    UpgradeFormat,
     WidenColumn,
 )
 from frazil.commit.metadata_changes import replay
 from frazil.errors import InvalidInput, Unsupported
 from frazil.format import evolution
 from frazil.format.evolution import FIRST, LAST, BoundColumn, ColumnPosition, Name
-from frazil.format.metadata import MAIN, TableMetadata
+from frazil.format.metadata import MAIN, WRITTEN_VERSION, TableMetadata
 from frazil.format.partitions import AnyTransform, parse_partitioning, parse_sort
 from frazil.format.properties import checked_properties
 from frazil.format.schemas import suggestion, to_type
@@ -120,6 +122,10 @@ def make_make_optional(base: TableMetadata, name: Name) -> MakeOptional:
     return _checked(MakeOptional(evolution.bind(base.schema(), name)), base)
 
 
+def make_make_required(base: TableMetadata, name: Name) -> MakeRequired:
+    return _checked(MakeRequired(evolution.bind(base.schema(), name)), base)
+
+
 def make_set_doc(base: TableMetadata, name: Name, doc: str | None) -> SetDoc:
     return _checked(SetDoc(evolution.bind(base.schema(), name), _checked_doc(doc)), base)
 
@@ -130,7 +136,9 @@ def make_set_keys(base: TableMetadata, names: Sequence[Name]) -> SetKeys:
     twice = next((each for position, each in enumerate(columns) if each in columns[:position]), None)
     if twice is not None:
         raise InvalidInput(f"The key {twice.name!r} is listed twice")
-    return _checked(SetKeys(columns, frozenset(base.schema().identifier_field_ids)), base)
+    schema = base.schema()
+    optional = tuple(dict.fromkeys(each for column in columns for each in evolution.optional_path(schema, column)))
+    return _checked(SetKeys(columns, frozenset(schema.identifier_field_ids), optional), base)
 
 
 def _place(
@@ -196,15 +204,23 @@ def _evolved_name(name: str, transform: AnyTransform) -> str:
 
 def make_property_change(
     base: TableMetadata, updates: Mapping[str, str] | None = None, removals: Iterable[str] = ()
-) -> PropertyChange:
+) -> PropertyChange | UpgradeFormat:
     checked = checked_properties(updates or {})
     gone = tuple(removals)
-    if "format-version" in checked:
-        raise Unsupported("The format version cannot be set as a property", advice="Frazil writes format version 2")
+    version = checked.pop("format-version", None)
     bad = [key for key in gone if not isinstance(key, str)]
     if bad:
         raise InvalidInput(f"The key of a property must be a string, not {bad[0]!r}")
-    return _checked(PropertyChange(checked, gone), base)
+    change = PropertyChange(checked, gone)
+    if version is None:
+        return _checked(change, base)
+    if version != str(WRITTEN_VERSION):
+        raise Unsupported(
+            f"The format version of a table cannot be set to {version!r}",
+            evidence=f"This table has format version {base.format_version}",
+            advice="Frazil writes format version 2: '2' upgrades a table of version 1, and no version goes back",
+        )
+    return _checked(UpgradeFormat(change), base)
 
 
 def make_new_ref(

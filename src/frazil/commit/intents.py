@@ -124,6 +124,16 @@ class MakeOptional:
 
 
 @dataclass(frozen=True, slots=True)
+class MakeRequired:
+    """Make a column required. Its writer has checked the rows, and a read set beside it keeps concurrent nulls out."""
+
+    column: BoundColumn
+
+    def evolve(self, schema: Schema, last_column_id: int) -> Evolved | None:
+        return _same_ids(evolution.make_required(schema, self.column), last_column_id)
+
+
+@dataclass(frozen=True, slots=True)
 class SetDoc:
     """Set or remove a column's comment; the last writer wins."""
 
@@ -141,9 +151,11 @@ class SetKeys:
     columns: tuple[BoundColumn, ...]
     replaced: frozenset[int]
     """The ids of the key columns when the intent was made."""
+    becoming_required: tuple[BoundColumn, ...] = ()
+    """Columns that become required with it; as for ``MakeRequired``."""
 
     def evolve(self, schema: Schema, last_column_id: int) -> Evolved | None:
-        changed = evolution.set_keys(schema, self.columns)
+        changed = evolution.set_keys(schema, self.columns, self.becoming_required)
         if changed is not None and self.replaced != frozenset(schema.identifier_field_ids):
             now = ", ".join(evolution.full_name(schema, each) for each in schema.identifier_field_ids) or "none"
             raise _conflict(
@@ -223,6 +235,16 @@ class PropertyChange:
 
 
 @dataclass(frozen=True, slots=True)
+class UpgradeFormat:
+    """Upgrade a table of format version 1 to 2, with the properties that the same call sets.
+
+    It is not a PropertyChange, which any leader may commit: leaders of earlier versions do not know of upgrades.
+    """
+
+    properties: PropertyChange
+
+
+@dataclass(frozen=True, slots=True)
 class SinkMark:
     """Move a streaming sink's high-water mark, in the same metadata file as its batch (rule P11).
 
@@ -282,11 +304,12 @@ class ExpireSnapshots:
     """None: the table's properties decide."""
 
 
-SchemaIntent = (
-    SchemaUnion | AddColumn | DropColumns | RenameColumn | WidenColumn | MoveColumn | MakeOptional | SetDoc | SetKeys
-)
+ColumnIntent = DropColumns | RenameColumn | WidenColumn | MoveColumn | MakeOptional | MakeRequired | SetDoc | SetKeys
+"""Intents that change existing columns."""
+SchemaIntent = SchemaUnion | AddColumn | ColumnIntent
 LayoutIntent = SetPartitioning | UnpartitionedSpec | SetSortOrder
 RefIntent = NewRef | RemoveRef | MoveRef | ExpireSnapshots
 IdIntent = SchemaUnion | AddColumn | LayoutIntent
 """Intents that assign ids."""
-Intent = SchemaIntent | LayoutIntent | RefIntent | PropertyChange | SinkMark
+PropertyIntent = PropertyChange | SinkMark | UpgradeFormat
+Intent = SchemaIntent | LayoutIntent | RefIntent | PropertyIntent

@@ -33,6 +33,7 @@ from frazil.errors import (
     StorageError,
 )
 from frazil.model import Commit, Conflict
+from frazil.runtime import within
 
 
 def commit(
@@ -49,7 +50,8 @@ def commit(
     chain = tuple(operations) if isinstance(operations, Sequence) else (operations,)
     table = TableUnit.of(context.ident, chain, context.storage, context.runtime)
     loop = _Loop(context, CommitUnit((table,), identity, retry, name_of(chain), statement))
-    return observe.committing(context, chain, identity, loop.run_and_log)
+    with within(context.runtime, retry.total_s):
+        return observe.committing(context, chain, identity, loop.run_and_log)
 
 
 class _Loop:
@@ -150,11 +152,11 @@ class _Loop:
         if self._progress.faults > self._retry.fault_tries:
             raise fault
         observe.retried("fault")
-        self._pause(self._retry.wait_s(self._progress.faults - 1, self._runtime.random()))
+        self._pause(self._retry.wait_s(self._progress.faults - 1, self._runtime.random()), fault)
 
-    def _pause(self, wait: float) -> None:
+    def _pause(self, wait: float, fault: FrazilError | None = None) -> None:
         if self._retry.total_s is not None and self._progress.elapsed + wait > self._retry.total_s:
-            raise self._out_of_time()
+            raise self._out_of_time(fault) from fault
         self._progress.reached(Phase.WAITING)
         if wait:
             self._coordination.pause(wait)
@@ -169,12 +171,13 @@ class _Loop:
         if self._retry.total_s is not None and self._progress.elapsed > self._retry.total_s:
             raise self._out_of_time()
 
-    def _out_of_time(self) -> RetriesExhausted:
+    def _out_of_time(self, fault: FrazilError | None = None) -> RetriesExhausted:
         progress = self._progress
+        last = "" if fault is None else f". The last one: {fault.problem}"
         return RetriesExhausted(
             f"The {self._unit.name} on {self._context.ident} used up its time of {self._retry.total_s:g} s",
             attempts=progress.attempts,
-            evidence=f"{_plural(progress.lost, 'lost race')}, {_plural(progress.faults, 'fault')}",
+            evidence=f"{_plural(progress.lost, 'lost race')}, {_plural(progress.faults, 'fault')}{last}",
             advice="Nothing was committed: call again, or allow more with retry=frazil.Retry(total_s=…) "
             "or the table property commit.retry.total-timeout-ms",
         )

@@ -27,6 +27,7 @@ from frazil.commit.intents import (
     NewRef,
     PartitionTerm,
     PropertyChange,
+    PropertyIntent,
     RefIntent,
     RemoveRef,
     SchemaIntent,
@@ -36,16 +37,16 @@ from frazil.commit.intents import (
     SinkMark,
     SortTerm,
     UnpartitionedSpec,
+    UpgradeFormat,
 )
 from frazil.commit.operations import MetadataChange
 from frazil.errors import InvalidInput, SchemaMismatch
 from frazil.format.evolution import column_properties_after, mapping_after, same_schema
-from frazil.format.metadata import MAIN, TableMetadata
+from frazil.format.metadata import MAIN, WRITTEN_VERSION, TableMetadata
 from frazil.format.partitions import AnyTransform, source_path
 from frazil.format.properties import NAME_MAPPING
 from frazil.format.retention import Expired, expired
 from frazil.format.schemas import match_name
-from frazil.format.updates import next_time_ms
 from frazil.model import Conflict
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ Requirements = tuple[Json, ...]
 
 _UNSORTED = 0
 _LAST_ADDED = -1
+_UPGRADE: Json = {"action": "upgrade-format-version", "format-version": WRITTEN_VERSION}
 
 
 def metadata_change(
@@ -64,8 +66,9 @@ def metadata_change(
 ) -> tuple[Updates, Requirements] | None:
     """Updates and requirements of a metadata change; None: the head already has the requested state.
 
-    ``now_ms``: the catalog's time, which never runs behind the head's (rule P7). Raises IntentConflict if concurrent
-    changes have made the intent inapplicable.
+    ``now_ms``: the catalog's time, by which snapshots expire. The head's may be far ahead of it, as one writer's clock
+    moves it on for all that follow (rule P7), and by that time everything would be old. Raises IntentConflict if
+    concurrent changes have made the intent inapplicable.
     """
     intent = operation.intent
     try:
@@ -77,7 +80,7 @@ def metadata_change(
     if not updates:
         return None
     # A schema change is checked against the layout, and a layout against the schema: each requires both unchanged.
-    layout = () if isinstance(intent, PropertyChange | SinkMark | RefIntent) else layout_requirements(head)
+    layout = () if isinstance(intent, PropertyIntent | RefIntent) else layout_requirements(head)
     return updates, merged(requirements_for(head, updates), layout)
 
 
@@ -100,6 +103,9 @@ def replay(intent: Intent, head: TableMetadata, now_ms: int = 0) -> Updates:
             return _set_sort_order(intent, head)
         case PropertyChange():
             return _property_change(intent, head)
+        case UpgradeFormat(properties):
+            upgrade = () if head.format_version == WRITTEN_VERSION else (_UPGRADE,)
+            return upgrade + _property_change(properties, head)
         case SinkMark():
             return _sink_mark(intent, head)
         case NewRef() | RemoveRef() | MoveRef() | ExpireSnapshots():
@@ -401,7 +407,7 @@ def _ref_change(intent: RefIntent, head: TableMetadata, now_ms: int) -> Updates:
         case MoveRef():
             return _move_ref(intent, head)
         case ExpireSnapshots():
-            return _expire(intent, head, next_time_ms(head, now_ms))
+            return _expire(intent, head, now_ms)
 
 
 def _new_ref(intent: NewRef, head: TableMetadata) -> Updates:

@@ -118,7 +118,7 @@ def commit_by_leader(
 def unchanged_commit(unit: CommitUnit, table: TableUnit, progress: Progress, head: Head) -> Commit:
     """Nothing was left to do."""
     return Commit(
-        snapshot_id=head.metadata.ref_snapshot_id(table.branch),
+        snapshot_id=table.moves_ref_to or head.metadata.ref_snapshot_id(table.branch),
         sequence_number=head.metadata.last_sequence_number,
         commit_id=unit.identity.commit_id,
         attempts=progress.attempts,
@@ -181,7 +181,7 @@ def _commit(
     newest: int | None,
 ) -> Commit:
     return Commit(
-        snapshot_id=snapshot_id if snapshot_id is not None else head.ref_snapshot_id(MAIN),
+        snapshot_id=snapshot_id if snapshot_id is not None else table.moves_ref_to or head.ref_snapshot_id(MAIN),
         sequence_number=sequence_number,
         commit_id=unit.identity.commit_id,
         attempts=progress.attempts,

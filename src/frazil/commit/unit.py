@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from frazil.commit.inspection import FullInspector
+from frazil.commit.intents import MoveRef, NewRef, UpgradeFormat
 from frazil.commit.manifests import OperationManifests
 from frazil.commit.operations import Bundle, Identity, MetadataChange, Operation, Write
 from frazil.commit.retry import Retry
@@ -86,6 +87,19 @@ class TableUnit:
     def branch(self) -> str:
         return self.effective_writes[-1].write.branch if self.writes else MAIN
 
+    @property
+    def moves_ref_to(self) -> int | None:
+        """The snapshot that a branch or tag has after the commit, if all the commit does is to set it."""
+        refs = [each.intent for each in self.operations if isinstance(each, MetadataChange)]
+        targets = [each.snapshot_id for each in refs if isinstance(each, MoveRef | NewRef)]
+        return targets[-1] if targets and not self.writes else None
+
+    @property
+    def upgrades_format(self) -> bool:
+        """Everything that follows is written to a table of the newer format version."""
+        first = self.operations[0]
+        return isinstance(first, MetadataChange) and isinstance(first.intent, UpgradeFormat)
+
     def has_landed_in(self, head: TableMetadata) -> bool:
         return any(head.has_snapshot(each) for each in self.snapshot_ids)
 
@@ -158,7 +172,9 @@ class CommitUnit:
 def name_of(operations: Sequence[Operation]) -> str:
     """What a commit of these operations is called in messages and metrics."""
     writes = [each.name for each in operations if isinstance(each, Write) and not each.is_empty]
-    return operations[0].name if len(operations) == 1 else writes[0] if len(writes) == 1 else "transaction"
+    changes = [each.name for each in operations if isinstance(each, MetadataChange)]
+    named = writes or changes
+    return operations[0].name if len(operations) == 1 else named[0] if len(named) == 1 else "transaction"
 
 
 def _added_by(operations: Sequence[Operation]) -> frozenset[str]:

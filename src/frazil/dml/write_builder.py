@@ -259,8 +259,8 @@ class WriteBuilder:
             predicate=None if asked is None else _predicate(asked),
             on_deleted=self._settings.on_deleted,
             schema_id=view.metadata.current_schema_id,
-            written_ids=_with_values(added, schema),
-            nullable_ids=_with_nulls(added, schema),
+            written_ids=columns_with_values(added, schema),
+            nullable_ids=columns_with_nulls(added, schema),
             staged_since_ms=self._since_ms,
             rows=rows,
             snapshot_properties=self._settings.snapshot_properties,
@@ -324,7 +324,7 @@ def _predicate(where: Filter) -> Predicate | None:
     return Predicate(where.text, (where.parsed_with or where.schema).schema_id, where.case_sensitive)
 
 
-def _with_values(files: Sequence[DataFile], schema: Schema) -> Mapping[int, str]:
+def columns_with_values(files: Sequence[DataFile], schema: Schema) -> Mapping[int, str]:
     """The columns in which a file has or may have a value. Dropping any other column concurrently loses nothing."""
     if not files:
         return {}
@@ -337,7 +337,7 @@ def _with_values(files: Sequence[DataFile], schema: Schema) -> Mapping[int, str]
     return {field_id: str(schema.find_column_name(field_id)) for field_id in schema.field_ids if field_id not in empty}
 
 
-def _with_nulls(files: Sequence[DataFile], schema: Schema) -> frozenset[int]:
+def columns_with_nulls(files: Sequence[DataFile], schema: Schema) -> frozenset[int]:
     """The optional columns in which some file has, or may have, a null."""
     optional = [field_id for field_id in schema.field_ids if schema.find_field(field_id).optional]
     return frozenset(

@@ -462,14 +462,46 @@ def make_optional(schema: Schema, column: BoundColumn) -> Schema | None:
     return _with_field(schema, column.field_id, required=False)
 
 
+def make_required(schema: Schema, column: BoundColumn) -> Schema | None:
+    """The column required; None: it is. Whether rows hold nulls is for the caller to check."""
+    located = _locate(schema, column)
+    if located.field.required:
+        return None
+    if any(not isinstance(above.field_type, StructType) for above in located.above):
+        raise InvalidInput(
+            f"The column {column.name!r} is inside a list or map and cannot become required",
+            advice="Make a new table with it, and insert the rows",
+        )
+    optional = next((full_name(schema, above.field_id) for above in located.above if above.optional), None)
+    if optional is not None:
+        raise InvalidInput(
+            f"The column {column.name!r} is in {optional!r}, which may be null",
+            advice=f"Make {optional!r} required first",
+        )
+    return _with_field(schema, column.field_id, required=True)
+
+
+def optional_path(schema: Schema, column: BoundColumn) -> tuple[BoundColumn, ...]:
+    """The column, if it may be null, and the structs around it that may be, outermost first."""
+    path = column_path(schema, column.field_id) or ()
+    return tuple(BoundColumn(each.field_id, full_name(schema, each.field_id)) for each in path if each.optional)
+
+
 def set_doc(schema: Schema, column: BoundColumn, doc: str | None) -> Schema | None:
     located = _locate(schema, column)
     _struct_of(located, schema, column)
     return None if located.field.doc == doc else _with_field(schema, column.field_id, doc=doc)
 
 
-def set_keys(schema: Schema, columns: tuple[BoundColumn, ...]) -> Schema | None:
-    """The schema with these identifier fields, as the specification allows them ("Identifier Field IDs")."""
+def set_keys(
+    schema: Schema, columns: tuple[BoundColumn, ...], becoming_required: tuple[BoundColumn, ...] = ()
+) -> Schema | None:
+    """The schema with these identifier fields, as the specification allows them ("Identifier Field IDs").
+
+    ``becoming_required``: columns that become required with it, the outermost first.
+    """
+    for column in becoming_required:
+        schema = make_required(schema, column) or schema
     for column in columns:
         _check_key(_locate(schema, column), column)
     ids = [column.field_id for column in columns]
@@ -491,7 +523,7 @@ def _check_key(located: _ColumnLocation, column: BoundColumn) -> None:
     if nullable:
         raise InvalidInput(
             f"The column {column.name!r} cannot be a key: {nullable[0]!r} may be null",
-            advice="Iceberg does not make an optional column required; create the table with keys=[...]",
+            advice=f"Make it required first: require_column({nullable[0]!r})",
         )
 
 

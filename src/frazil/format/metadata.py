@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 MAIN = "main"
 READABLE_VERSIONS = (1, 2)
+WRITTEN_VERSION = 2
+UPGRADE = 'Upgrade it: table.set_properties({"format-version": "2"})'
+"""The advice on a table of format version 1."""
 _REQUIRED = ("table-uuid", "location", "last-updated-ms", "last-column-id")
 _GZIP_MAGIC = b"\x1f\x8b"
 _SNAPSHOTS = b'"snapshots":['

@@ -6,6 +6,7 @@ third-party catalogs and the queue.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -19,6 +20,7 @@ Update = Mapping[str, Any]
 
 _PREVIOUS_VERSIONS_MAX = "write.metadata.previous-versions-max"
 _DEFAULT_PREVIOUS_VERSIONS = 100
+_FIRST_PARTITION_ID = 1000
 
 
 def next_time_ms(metadata: TableMetadata, now_ms: int) -> int:
@@ -113,6 +115,33 @@ def _remove_properties(raw: Json, update: Update, _: int) -> None:
     raw["properties"] = {key: value for key, value in (raw.get("properties") or {}).items() if key not in gone}
 
 
+def _upgrade_format(raw: Json, update: Update, _: int) -> None:
+    """From version 1 to 2: what version 1 may omit or hold in older fields is written as version 2 requires it."""
+    before = TableMetadata(dict(raw))
+    raw["format-version"] = update["format-version"]
+    # As good as random, and the same in every attempt: no other table has this location.
+    raw["table-uuid"] = before.uuid or str(uuid.uuid5(uuid.NAMESPACE_URL, before.location))
+    raw["last-sequence-number"] = before.last_sequence_number
+    schema = raw.pop("schema", None)
+    if not raw.get("schemas"):
+        raw["schemas"] = [{"schema-id": 0, **(schema or {})}]
+    raw["current-schema-id"] = before.current_schema_id
+    fields = raw.pop("partition-spec", None)
+    specs = raw.get("partition-specs") or [{"spec-id": 0, "fields": fields or []}]
+    raw["partition-specs"] = [{**spec, "fields": _numbered(spec["fields"])} for spec in specs]
+    raw["default-spec-id"] = before.default_spec_id
+    used = [field["field-id"] for spec in raw["partition-specs"] for field in spec["fields"]]
+    raw["last-partition-id"] = max([_FIRST_PARTITION_ID - 1, raw.get("last-partition-id") or 0, *used])
+    raw["sort-orders"] = raw.get("sort-orders") or [{"order-id": 0, "fields": []}]
+    raw["default-sort-order-id"] = before.default_sort_order_id
+    raw["refs"] = {name: dict(ref) for name, ref in before.refs.items()}
+
+
+def _numbered(fields: list[Json]) -> list[Json]:
+    """Writers of version 1 may leave the ids of partition fields out: they count from 1000, in order."""
+    return [{"field-id": _FIRST_PARTITION_ID + number, **field} for number, field in enumerate(fields)]
+
+
 def _add_schema(raw: Json, update: Update, _: int) -> None:
     raw["schemas"] = [*raw["schemas"], update["schema"]]
     # Some clients send it, others leave it to the server.
@@ -168,4 +197,5 @@ _ACTIONS: dict[str, Callable[[Json, Update, int], None]] = {
     "add-sort-order": _add_sort_order,
     "set-default-sort-order": _set_default_sort_order,
     "set-location": _set_location,
+    "upgrade-format-version": _upgrade_format,
 }

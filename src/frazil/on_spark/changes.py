@@ -142,11 +142,13 @@ def stage_copies(
     renumbered = {number: place for place, number in enumerate(order)}
     group_of = {number: at for at, group in enumerate(groups) for number in group}
     width = min(len(groups), 4096)
+    mapping = view.metadata.name_mapping
     with new_folder(view) as folder:
         job = {
             "folder": folder.path,
             "s3": s3_options(view.storage, folder.path),
             "schema": any_layout.target,
+            "mapping": [] if mapping is None else mapping.model_dump(by_alias=True, mode="json"),
             "writer": dict(any_layout.settings.writer),
             "row_group_rows": any_layout.settings.row_group_rows,
             "target_bytes": any_layout.settings.target_bytes,

@@ -183,11 +183,12 @@ def _copy(
     gone = gone.take(compute.sort_indices(gone))
     positions = memoryview(gone.buffers()[1] or b"").cast("B").cast("q")[: len(gone)]
     at = 0
+    found = _with_ids(file.schema_arrow, job["mapping"])
     for batch in file.iter_batches(batch_size=job["batch_rows"], use_threads=False):
         length = batch.num_rows
         low, high = bisect.bisect_left(positions, at), bisect.bisect_left(positions, at + length)
         left_out = [position - at for position in positions[low:high]]
-        rows = _project(batch, file.schema_arrow, job["schema"], source["constants"])
+        rows = _project(batch, found, job["schema"], source["constants"])
         if left_out:
             keep = bytearray(b"\x01") * length
             for position in left_out:
@@ -321,7 +322,42 @@ def _project(batch: Any, found: Any, wanted: Any, constants: dict[int, Any]) -> 
 
 
 def _field_id(field: Any) -> int:
-    return int(field.metadata[_ID])
+    return int((field.metadata or {}).get(_ID, -1))
+
+
+def _with_ids(found: Any, mapping: list[dict[str, Any]]) -> Any:
+    """The schema of a file; one without field ids gets those of the table's name mapping."""
+    if any(_has_id(field) for field in found):
+        return found
+    return pa.schema([_mapped(field, field.name, mapping) for field in found])
+
+
+def _has_id(field: Any) -> bool:
+    return _field_id(field) >= 0 or any(_has_id(each) for each in _inner(field.type))
+
+
+def _inner(kind: Any) -> list[Any]:
+    if pa.types.is_struct(kind):
+        return [kind.field(i) for i in range(kind.num_fields)]
+    if pa.types.is_map(kind):
+        return [kind.key_field, kind.item_field]
+    return [kind.value_field] if pa.types.is_list(kind) or pa.types.is_large_list(kind) else []
+
+
+def _mapped(field: Any, name: str, mapping: list[dict[str, Any]]) -> Any:
+    known = next((each for each in mapping if name in each["names"]), {})
+    kind, inner = field.type, known.get("fields") or []
+    if pa.types.is_struct(kind):
+        kind = arrow.struct([_mapped(each, each.name, inner) for each in _inner(kind)])
+    elif pa.types.is_map(kind):
+        # The specification fixes these names, whatever the file calls them.
+        key, item = _mapped(kind.key_field, "key", inner), _mapped(kind.item_field, "value", inner)
+        kind = arrow.map_(key, item)
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        element = _mapped(kind.value_field, "element", inner)
+        kind = arrow.large_list(element) if pa.types.is_large_list(kind) else arrow.list_(element)
+    metadata = {_ID: str(known["field-id"]).encode()} if "field-id" in known else {}
+    return field.with_type(kind).with_metadata(metadata)
 
 
 def _converted(values: Any, found: Any, wanted: Any) -> Any:

@@ -91,11 +91,8 @@ class _AlterStatement:
             return lambda: table.widen_column(name, kind)
         if cursor.accept("DROP", "NOT", "NULL"):
             return lambda: table.make_optional(name)
-        if cursor.sees("SET", "NOT", "NULL"):
-            raise Unsupported(
-                "A column that may be null cannot become required: rows may hold nulls already",
-                advice="Make a new table with the column NOT NULL",
-            )
+        if cursor.accept("SET", "NOT", "NULL"):
+            return lambda: table.require_column(name)
         if cursor.accept("COMMENT"):
             doc = cursor.text()
             return lambda: table.set_column_doc(name, doc)

@@ -211,9 +211,10 @@ def _show_properties(context: Context, cursor: Cursor) -> Any:
 
 
 def describe(context: Context, cursor: Cursor) -> Any:
-    """``DESCRIBE [TABLE] t``"""
+    """``DESCRIBE [TABLE] [EXTENDED | FORMATTED] t``"""
     cursor.one_of("DESCRIBE", "DESC")
     cursor.accept("TABLE")
+    is_extended = cursor.accept("EXTENDED") or cursor.accept("FORMATTED")
     table = context.table(cursor.name("a table"))
     cursor.end()
     schema = table.schema
@@ -222,7 +223,25 @@ def describe(context: Context, cursor: Cursor) -> Any:
         _described("# Partitioning" if index == 0 else "", term, None)
         for index, term in enumerate(partition_texts(table))
     ]
+    if is_extended:
+        rows += _details(table)
     return _shown(context, rows, "col_name string, data_type string, comment string")
+
+
+def _details(table: Table) -> list[Row]:
+    """What EXTENDED adds, under Spark's words."""
+    shown = ",".join(f"{key}={value}" for key, value in sorted(table.properties.items()))
+    facts = {
+        "Name": table.name,
+        "Comment": table.properties.get("comment"),
+        "Location": table.location,
+        "Provider": "iceberg",
+        "Format Version": str(table.format_version),
+        "Identifier Fields": ", ".join(table.keys) or None,
+        "Table Properties": f"[{shown}]",
+    }
+    heads = [_described("", "", None), _described("# Detailed Table Information", "", None)]
+    return heads + [_described(name, value, None) for name, value in facts.items() if value is not None]
 
 
 def _described(name: str, kind: str, comment: str | None) -> Row:

@@ -20,7 +20,7 @@ from frazil.on_spark.queries import run_query, runs_in_utc
 from frazil.on_spark.session import Frame, Session
 from frazil.read.scan import Scan
 from frazil.sql.pushdown import conditions_by_table
-from frazil.sql.session import Context
+from frazil.sql.session import Context, part_of_a_table
 from frazil.sql.tokens import Statement, Token, quoted, read_statement
 from frazil.transaction import TransactionTable
 
@@ -198,6 +198,9 @@ class _Finder:
         name = tuple(each.name for each in parts)
         found = self._found(name)
         if found is None:
+            refused = part_of_a_table(name)
+            if refused is not None and self._found(name[:-1]) is not None:
+                raise refused
             return []
         start, end = parts[0].meta["start"], parts[-1].meta["end"] + 1
         travel = self._travels.get(end)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 from frazil.catalog.base import LakeCatalog
-from frazil.errors import Unsupported
+from frazil.errors import NoSuchTable, Unsupported
 from frazil.model import Ident
 from frazil.on_spark.session import Session, active, checked
 from frazil.table.destination import CommitNow
@@ -15,6 +15,21 @@ from frazil.table.table import Table
 from frazil.transaction import LakeSnapshot, Transaction
 
 Row = dict[str, Any]
+_INSTEAD = {
+    "snapshots": ".history()",
+    "history": ".history()",
+    "metadata_log_entries": ".history()",
+    "files": ".files()",
+    "data_files": ".files()",
+    "partitions": ".partitions()",
+    "refs": ".refs",
+    "changes": ".changes(since)",
+}
+"""Iceberg's metadata tables, and the call that gives the same."""
+_WITHOUT_CALL = frozenset(
+    {"delete_files", "entries", "manifests", "position_deletes", "all_data_files", "all_delete_files", "all_files"}
+    | {"all_entries", "all_manifests"}
+)
 
 
 class LakeLike(Protocol):
@@ -90,7 +105,13 @@ class Context:
     def table(self, parts: tuple[str, ...]) -> Table:
         """Raises NoSuchTable."""
         ident = Ident.parse(parts)
-        self.lake.catalog.load(ident)
+        try:
+            self.lake.catalog.load(ident)
+        except NoSuchTable as error:
+            refused = part_of_a_table(parts)
+            if refused is None or not self.lake.exists(parts[:-1]):
+                raise
+            raise refused from error
         return Table(CommitNow(self._bound(self.given), ident))
 
     def snapshot(self, session: Session) -> LakeSnapshot:
@@ -101,3 +122,26 @@ class Context:
 
     def _bound(self, session: Session | None) -> Any:
         return self.lake if session is None else cast(Any, _WithSession(self.lake, session))
+
+
+def part_of_a_table(name: tuple[str, ...]) -> Unsupported | None:
+    """The error for ``shop.orders.snapshots`` and ``shop.orders.branch_x``, if there is a table ``shop.orders``."""
+    table, last = ".".join(name[:-1]), name[-1].lower()
+    if len(name) < 3:
+        return None
+    for prefix, kind in (("branch_", "branch"), ("tag_", "tag")):
+        if last.startswith(prefix):
+            ref = name[-1][len(prefix) :]
+            return Unsupported(
+                f"lake.sql() does not name a {kind} as {'.'.join(name)}",
+                advice=f"Read it with {table} VERSION AS OF '{ref}'"
+                + (f', and write to it with the verbs of Python: branch="{ref}"' if kind == "branch" else ""),
+            )
+    if last not in _INSTEAD and last not in _WITHOUT_CALL:
+        return None
+    call = _INSTEAD.get(last)
+    own = f"Call lake.table({table!r}){call}. " if call else ""
+    return Unsupported(
+        f"lake.sql() does not support Iceberg's metadata tables, such as {'.'.join(name)}",
+        advice=f"{own}PyIceberg has all of them: lake.pyiceberg().load_table({table!r}).inspect",
+    )

@@ -27,7 +27,7 @@ from pyiceberg.types import PrimitiveType
 
 from frazil.errors import FrazilError, InvalidInput, StorageError, Unsupported
 from frazil.format import statistics
-from frazil.format.metadata import TableMetadata
+from frazil.format.metadata import UPGRADE, WRITTEN_VERSION, TableMetadata
 from frazil.format.partitions import arrow_transform, column_at, partition_identity, partition_key, source_path
 from frazil.format.schemas import IdentityKey, arrow_schema, suggestion
 from frazil.format.storage import Storage, storage_error
@@ -202,10 +202,10 @@ Purpose = Literal["rows", "copies", "keys"]
 
 def check_writable(metadata: TableMetadata) -> None:
     """Raises Unsupported for a table that this version can only read."""
-    if metadata.format_version != 2:
+    if metadata.format_version != WRITTEN_VERSION:
         raise Unsupported(
             f"The table at {metadata.location} has format version {metadata.format_version}, which is read only",
-            advice="Upgrade it by setting the table property format-version to 2",
+            advice=UPGRADE,
         )
 
 

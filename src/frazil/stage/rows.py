@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import struct
+import sys
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
@@ -45,18 +46,68 @@ from frazil.stage.conform import Misfit, Problems, conform, conform_to
 __all__ = ["conform", "conform_to", "incoming_schema", "opened", "to_reader", "without_untyped"]
 
 _ACCEPTED = (
-    "Give an Arrow table, batch or reader, a pandas or polars frame, anything else with __arrow_c_stream__, a list of "
-    "dicts, or an iterator of Arrow batches"
+    "Give an Arrow table, batch, reader or dataset, a pandas or polars frame, anything else with __arrow_c_stream__, a "
+    "list of dicts, or an iterator of dicts or Arrow batches"
 )
+_CHUNK = 16_384
+"""Dicts of an iterator that become one batch."""
+
+
+class DictRows:
+    """An iterator of dicts, read once and a batch at a time, unless its columns are asked for before it is read."""
+
+    def __init__(self, rows: Iterator[Any]) -> None:
+        self._rows: Iterator[Any] | None = rows
+        self._kept: list[Any] | None = None
+
+    def kept(self) -> list[Any]:
+        """All rows, in memory: their columns and types are known only at their end."""
+        if self._kept is None:
+            self._kept = list(self._once())
+        return self._kept
+
+    def reader(self, schema: Schema) -> pa.RecordBatchReader:
+        if self._kept is not None:
+            return to_reader(self._kept, schema)
+        # Every batch has all columns of the table, whichever its dicts name.
+        target = arrow_schema(schema)
+        target = pa.schema([each.with_type(_buildable(each.type)).with_nullable(True) for each in target])
+        return pa.RecordBatchReader.from_batches(target, self._batches(schema, target))
+
+    def _batches(self, schema: Schema, target: pa.Schema) -> Iterator[pa.RecordBatch]:
+        rows, first = self._once(), 0
+        while chunk := list(itertools.islice(rows, _CHUNK)):
+            _check_dicts(chunk, first)
+            yield _filled(_from_dicts(chunk, schema), target)
+            first += len(chunk)
+
+    def _once(self) -> Iterator[Any]:
+        rows, self._rows = self._rows, None
+        if rows is None:
+            raise InvalidInput(
+                "These rows come from an iterator, which can be read only once",
+                advice="Give a list to write them again",
+            )
+        return rows
 
 
 def opened(rows: object) -> object:
     """The same rows; those that can be read only once as a RecordBatchReader, whose schema can be asked for first."""
     if isinstance(rows, pa.RecordBatchReader | pa.Table | pa.RecordBatch | Mapping | list | tuple) or _is_frame(rows):
         return rows
-    if hasattr(rows, "__arrow_c_stream__") or isinstance(rows, Iterator):
+    if isinstance(rows, Iterator):
+        return _opened_iterator(rows)
+    if hasattr(rows, "__arrow_c_stream__") or _is_source(rows):
         return _arrow_reader(rows)
     return rows
+
+
+def _opened_iterator(rows: Iterator[Any]) -> DictRows | pa.RecordBatchReader:
+    first = next(rows, _NOTHING)
+    if first is _NOTHING:
+        return _from_batches(rows)
+    rest = itertools.chain([first], rows)
+    return DictRows(rest) if isinstance(first, Mapping) else _from_batches(rest)
 
 
 def to_reader(rows: object, schema: Schema) -> pa.RecordBatchReader:
@@ -68,6 +119,10 @@ def to_reader(rows: object, schema: Schema) -> pa.RecordBatchReader:
         return _one_batch(_from_columns(rows, schema))
     if _is_dicts(rows):
         return _one_batch(_from_dicts(rows, schema))
+    if isinstance(rows, Iterator) and not isinstance(rows, pa.RecordBatchReader):
+        rows = _opened_iterator(rows)
+    if isinstance(rows, DictRows):
+        return rows.reader(schema)
     return _arrow_reader(rows, schema)
 
 
@@ -78,6 +133,8 @@ def incoming_schema(rows: object, schema: Schema | None = None) -> pa.Schema:
     """
     if isinstance(rows, pa.RecordBatchReader | pa.Table | pa.RecordBatch):
         return rows.schema
+    if isinstance(rows, DictRows):
+        rows = rows.kept()
     if isinstance(rows, Mapping):
         return _inferred(rows, schema)
     if _is_dicts(rows):
@@ -94,6 +151,8 @@ def without_untyped(rows: object, schema: Schema) -> object:
     ``opened(rows)``, and read what this returns.
     """
     known = [each.name for each in schema.fields]
+    if isinstance(rows, DictRows):
+        rows = rows.kept()
     if isinstance(rows, Mapping):
         return {name: values for name, values in rows.items() if not _is_untyped(name, values, known)}
     if _is_dicts(rows):
@@ -127,9 +186,25 @@ def _is_dicts(rows: Any) -> TypeGuard[Sequence[Mapping[Any, Any]]]:
         return False
     others = [position for position, row in enumerate(rows) if not isinstance(row, Mapping)]
     if others and len(others) < len(rows):
-        wrong = type(rows[others[0]]).__name__
-        raise InvalidInput(f"Row {others[0]} is a {wrong}, but other rows are dicts", advice="Give a dict for each row")
+        _check_dicts(rows)
     return not others
+
+
+def _check_dicts(rows: Sequence[Any], first: int = 0) -> None:
+    """``first``: the number of the first row."""
+    for number, row in enumerate(rows, first):
+        if not isinstance(row, Mapping):
+            wrong = type(row).__name__
+            raise InvalidInput(
+                f"Row {number} is a {wrong}, but other rows are dicts", advice="Give a dict for each row"
+            )
+
+
+def _filled(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
+    """The batch with all columns of the target, of its types; those that it lacks are null."""
+    found = {match_name(name, target.names): batch.column(name) for name in batch.schema.names}
+    arrays = [found.get(each.name, pa.nulls(batch.num_rows, each.type)) for each in target]
+    return pa.RecordBatch.from_arrays(arrays, schema=target)
 
 
 def _one_batch(batch: pa.RecordBatch) -> pa.RecordBatchReader:
@@ -148,9 +223,36 @@ def _is_frame(rows: object) -> bool:
     return _module(rows) in ("pandas", "polars", "pyspark") and type(rows).__name__ == "DataFrame"
 
 
+def _is_source(rows: object) -> bool:
+    """A lazy source of rows without the Arrow protocol: a dataset or scanner of Arrow's, or a LazyFrame of polars'."""
+    return type(rows).__name__ == "LazyFrame" if _module(rows) == "polars" else _is_dataset(rows)
+
+
+def _is_dataset(rows: object) -> bool:
+    module = sys.modules.get("pyarrow.dataset")
+    return module is not None and isinstance(rows, module.Dataset | module.Scanner)
+
+
+def _from_source(rows: Any) -> pa.RecordBatchReader:
+    try:
+        if _is_dataset(rows):
+            found: pa.RecordBatchReader = rows.to_reader() if hasattr(rows, "to_reader") else rows.scanner().to_reader()
+            return found
+        if not hasattr(rows, "collect_batches"):
+            return pa.RecordBatchReader.from_stream(rows.collect())
+        schema = pa.RecordBatchReader.from_stream(rows.clear().collect()).schema
+        frames = rows.collect_batches()
+        batches = (batch for frame in frames for batch in pa.RecordBatchReader.from_stream(frame))
+        return pa.RecordBatchReader.from_batches(schema, batches)
+    except (pa.ArrowException, ValueError, TypeError, OSError) as error:
+        raise InvalidInput(f"Cannot read rows from the {type(rows).__name__}: {_first_line(error)}") from error
+
+
 def _arrow_reader(rows: Any, schema: Schema | None = None) -> pa.RecordBatchReader:
     if isinstance(rows, pa.RecordBatchReader):
         return rows
+    if _is_source(rows):
+        return _from_source(rows)
     if isinstance(rows, pa.Table):
         return rows.to_reader()
     if isinstance(rows, pa.RecordBatch):
@@ -169,7 +271,7 @@ def _arrow_reader(rows: Any, schema: Schema | None = None) -> pa.RecordBatchRead
 
 
 def _from_pandas(frame: Any, schema: Schema | None) -> pa.RecordBatchReader:
-    known = [] if schema is None else [each.name for each in schema.fields]
+    known = None if schema is None else [each.name for each in schema.fields]
     try:
         if levels := _levels_with_data(frame, known):
             frame = frame.reset_index(level=levels)
@@ -181,13 +283,18 @@ def _from_pandas(frame: Any, schema: Schema | None) -> pa.RecordBatchReader:
         ) from error
 
 
-def _levels_with_data(frame: Any, known: Sequence[str]) -> list[int]:
-    """The index levels named like a column of the table; other levels are not data."""
+def _levels_with_data(frame: Any, known: Sequence[str] | None) -> list[int]:
+    """The index levels named like a column of the table; other levels are not data.
+
+    Of a table that is created from the frame (None), every level with a name is a column.
+    """
     taken = [name for name in frame.columns if isinstance(name, str)]
     return [
         position
         for position, name in enumerate(frame.index.names)
-        if isinstance(name, str) and match_name(name, known) is not None and match_name(name, taken) is None
+        if isinstance(name, str)
+        and (known is None or match_name(name, known) is not None)
+        and match_name(name, taken) is None
     ]
 
 

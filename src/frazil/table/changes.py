@@ -11,15 +11,19 @@ from dataclasses import dataclass
 
 from frazil.commit import binding
 from frazil.commit.intents import Intent
-from frazil.commit.operations import MetadataChange
+from frazil.commit.operations import MetadataChange, Write
 from frazil.commit.retry import Retry
-from frazil.format.evolution import Name
+from frazil.dml.nulls import checked_without_nulls
+from frazil.dml.view import View
+from frazil.format import evolution
+from frazil.format.evolution import BoundColumn, Name
 from frazil.format.metadata import MAIN, TableMetadata
 from frazil.format.properties import checked_properties
 from frazil.format.times import Moment, milliseconds
 from frazil.model import Commit
 from frazil.table.destination import Destination
 from frazil.table.options import WriteOptions, checked_retry
+from frazil.table.source import Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,8 @@ class TableChange:
     parameters: Mapping[str, object]
     make: Callable[[TableMetadata], Intent]
     branch: str = MAIN
+    becoming_required: Callable[[TableMetadata], Sequence[BoundColumn]] = lambda _base: ()
+    """Columns that must not hold nulls, in any branch, when the change lands."""
 
     def run(self, destination: Destination, retry: Retry | None, commit_id: str | None) -> Commit:
         """Hand the change to the destination, unless an earlier commit has this id."""
@@ -46,7 +52,18 @@ class TableChange:
         if found is not None:
             return found
         change = MetadataChange(base.uuid, self.make(base), name=self.verb.replace("_", " "))
-        return destination.change(change, base, identity=identity, retry=options.get("retry"))
+        reads = _without_nulls(destination.source, base, self.becoming_required(base))
+        return destination.change(change, base, identity=identity, retry=options.get("retry"), reads=reads)
+
+
+def _without_nulls(source: Source, base: TableMetadata, columns: Sequence[BoundColumn]) -> tuple[Write, ...]:
+    """The check of each branch, as all of them have the table's schema. Raises InvalidInput."""
+    if not columns:
+        return ()
+    branches = {MAIN, *(name for name, ref in base.refs.items() if ref["type"] == "branch")}
+    lake, name = source.lake, str(source.ident)
+    views = (View(lake.storage, lake.runtime, base, branch, name) for branch in sorted(branches))
+    return tuple(checked_without_nulls(view, columns) for view in views)
 
 
 # Columns
@@ -92,13 +109,33 @@ def make_optional(name: Name) -> TableChange:
     return TableChange("make_optional", {"name": name}, lambda base: binding.make_make_optional(base, name))
 
 
+def require_column(name: Name) -> TableChange:
+    return TableChange(
+        "require_column",
+        {"name": name},
+        lambda base: binding.make_make_required(base, name),
+        becoming_required=lambda base: _optional(base, [name]),
+    )
+
+
+def _optional(base: TableMetadata, names: Sequence[Name]) -> list[BoundColumn]:
+    """Those of the columns that may be null, by themselves or with a struct around them."""
+    columns = [evolution.bind(base.schema(), name) for name in names]
+    return [each for each in columns if evolution.optional_path(base.schema(), each)]
+
+
 def set_column_doc(name: Name, doc: str | None) -> TableChange:
     return TableChange("set_column_doc", {"name": name, "doc": doc}, lambda base: binding.make_set_doc(base, name, doc))
 
 
 def set_keys(names: Sequence[Name] | None) -> TableChange:
-    keys = () if names is None else names
-    return TableChange("set_keys", {"names": keys}, lambda base: binding.make_set_keys(base, keys))
+    keys = () if names is None else [names] if isinstance(names, str) else names
+    return TableChange(
+        "set_keys",
+        {"names": keys},
+        lambda base: binding.make_set_keys(base, keys),
+        becoming_required=lambda base: _optional(base, keys),
+    )
 
 
 # Layout

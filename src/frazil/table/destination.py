@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from frazil.commit.context import OnPhase
 from frazil.commit.loop import commit
-from frazil.commit.operations import Identity, MetadataChange, Operation, digest
+from frazil.commit.operations import Identity, MetadataChange, Operation, Write, digest
 from frazil.commit.results import find_commit
 from frazil.commit.retry import Retry, from_properties
 from frazil.commit.unit import EvaluatedStatement
@@ -55,8 +55,12 @@ class Destination(Protocol):
         *,
         identity: Identity | None = None,
         retry: Retry | None = None,
+        reads: Sequence[Write] = (),
     ) -> Commit:
-        """Commit a metadata change that was made on ``base``, or keep it. ``identity`` None: it gets a new one."""
+        """Commit a metadata change that was made on ``base``, or keep it. ``identity`` None: it gets a new one.
+
+        ``reads``: the rows that the change depends on, as writes that change nothing and are only checked.
+        """
         ...
 
 
@@ -103,9 +107,10 @@ class CommitNow:
         *,
         identity: Identity | None = None,
         retry: Retry | None = None,
+        reads: Sequence[Write] = (),
     ) -> Commit:
         own = identity or self.identify(None, change.name, {}, base, MAIN)[0]
-        return self._commit([change], own, retry or _default_retry(base), None)
+        return self._commit([*reads, change], own, retry or _default_retry(base), None)
 
     def _commit(
         self,

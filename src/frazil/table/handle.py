@@ -52,13 +52,22 @@ class TableHandle:
     # Writing
 
     def append(self, rows: object, **options: Unpack[WriteOptions]) -> Commit:
-        """Add rows: a Spark DataFrame, an Arrow table or reader, anything with ``__arrow_c_stream__`` (polars, pandas,
-        duckdb), or dicts.
+        """Add rows: a Spark DataFrame, an Arrow table, reader or dataset, anything with ``__arrow_c_stream__``
+        (polars, pandas, duckdb), dicts, or an iterator of dicts or batches.
 
         Appends commute: any number of them land, in some order. At serializable isolation, a concurrent delete whose
         condition matches some of the rows aborts the append; ``on_deleted`` changes that.
         """
         return writes.append(self._destination, rows, options)
+
+    def add_files(self, paths: Sequence[str], **options: Unpack[WriteOptions]) -> Commit:
+        """Add existing Parquet files where they are, without copying: their rows are in the table from then on.
+
+        Columns are found by field ids, or by name where a file has none; each must be in the table, with the same type
+        or one that Iceberg promotes to it. In a partitioned table the footer of each file must show one partition. A
+        failure deletes none of the files; ``drop_table(purge=True)`` does, as they belong to the table.
+        """
+        return writes.add_files(self._destination, paths, options)
 
     def overwrite(
         self, rows: object, where: str, *, case_sensitive: bool = False, **options: Unpack[WriteOptions]
@@ -225,8 +234,16 @@ class TableHandle:
         return change.run(self._destination, retry, commit_id)
 
     def make_optional(self, name: Name, *, retry: Retry | None = None, commit_id: str | None = None) -> Commit:
-        """Let a required column be null. This cannot be undone."""
+        """Let a required column be null. ``require_column()`` takes it back while no row is."""
         return changes.make_optional(name).run(self._destination, retry, commit_id)
+
+    def require_column(self, name: Name, *, retry: Retry | None = None, commit_id: str | None = None) -> Commit:
+        """Make a column required. Refused, with a file as evidence, while a row of any branch is null in it.
+
+        Statistics are checked first, and only files that may hold a null are opened. Nulls that are added concurrently
+        are a conflict for one of the two. Snapshots that a rollback brings back are not checked.
+        """
+        return changes.require_column(name).run(self._destination, retry, commit_id)
 
     def set_column_doc(
         self, name: Name, doc: str | None, *, retry: Retry | None = None, commit_id: str | None = None
@@ -237,7 +254,10 @@ class TableHandle:
     def set_keys(
         self, names: Sequence[Name] | None, *, retry: Retry | None = None, commit_id: str | None = None
     ) -> Commit:
-        """Set the columns that identify a row, for upserts; each must be required. None or no names: no keys."""
+        """Set the columns that identify a row, for upserts. None or no names: no keys.
+
+        They become required, with the check of ``require_column()``. No check is made that the keys are unique.
+        """
         return changes.set_keys(names).run(self._destination, retry, commit_id)
 
     # Layout

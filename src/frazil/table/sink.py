@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from frazil.commit.intents import SinkMark
-from frazil.commit.operations import Identity, MetadataChange
+from frazil.commit.operations import Identity, MetadataChange, Write
 from frazil.commit.retry import Retry
 from frazil.errors import InvalidInput
 from frazil.format.metadata import TableMetadata
@@ -168,5 +168,6 @@ class MoveSinkMark:
         *,
         identity: Identity | None = None,
         retry: Retry | None = None,
+        reads: Sequence[Write] = (),
     ) -> Commit:
-        return self._inner.change(change, base, identity=identity, retry=retry)
+        return self._inner.change(change, base, identity=identity, retry=retry, reads=reads)

@@ -8,8 +8,10 @@ from dataclasses import replace
 import pyarrow as pa
 
 from frazil.commit.binding import make_schema_union
-from frazil.commit.intents import UnpartitionedSpec
+from frazil.commit.intents import PropertyChange, UnpartitionedSpec
 from frazil.commit.operations import MetadataChange
+from frazil.dml.add_files import add_files as build_add_files
+from frazil.dml.add_files import checked_paths, name_mapping_of, read_footers
 from frazil.dml.assignments import is_column
 from frazil.dml.cherry_pick import cherry_pick as pick
 from frazil.dml.engine import ARROW, Engine
@@ -18,6 +20,7 @@ from frazil.dml.row_delta import row_delta as build_row_delta
 from frazil.dml.upsert import key_spec
 from frazil.errors import InvalidInput, Unsupported
 from frazil.expr import Filter, parse_filter
+from frazil.format.properties import NAME_MAPPING
 from frazil.format.schemas import evolve
 from frazil.model import Commit, Isolation
 from frazil.stage.rows import opened
@@ -43,6 +46,20 @@ def append(destination: Destination, rows: object, options: WriteOptions) -> Com
             _fitting_rows(rows, call)
         call = _grown(destination, call, rows)
     return destination.run(Statement(call, lambda view, settings: call.engine.append(view, rows, settings)))
+
+
+def add_files(destination: Destination, paths: object, options: WriteOptions) -> Commit:
+    files = checked_paths(paths)
+    call = begin(destination, "append", options, {"files": files})
+    if call.found is not None:
+        return call.found
+    if call.merge_schema:
+        raise Unsupported("add_files() does not add columns to the table", advice="Add them first, with add_column()")
+    footers = read_footers(call.view, files)
+    if call.view.metadata.name_mapping is None and not all(each.has_ids for each in footers):
+        # Committed with the files, which cannot be read without it.
+        call = call.after(PropertyChange({NAME_MAPPING: name_mapping_of(call.view.schema)}))
+    return _run(destination, Statement(call, lambda view, settings: build_add_files(view, footers, settings)))
 
 
 def overwrite(

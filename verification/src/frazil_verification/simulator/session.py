@@ -74,8 +74,9 @@ class _Observed:
         *,
         identity: Identity | None = None,
         retry: Retry | None = None,
+        reads: Sequence[Staged] = (),
     ) -> Commit:
-        return self.inner.change(change, base, identity=identity, retry=retry)
+        return self.inner.change(change, base, identity=identity, retry=retry, reads=reads)
 
 
 @dataclass(slots=True)
