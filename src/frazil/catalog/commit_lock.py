@@ -30,7 +30,21 @@ def commit_lock(catalog: Catalog, ident: Ident, patience_s: float, runtime: Runt
 
     Only a hint: a writer that does not use it may commit at any moment.
     """
-    release = _taken(catalog, ident, patience_s, runtime)
+    with _held(_taken(catalog, ident, ident, patience_s, runtime)):
+        yield
+
+
+@contextlib.contextmanager
+def turn_lock(catalog: Catalog, ident: Ident, patience_s: float, runtime: Runtime) -> Iterator[None]:
+    """The same for a whole read, computation and commit, under a lock beside the commit lock: the commit takes that."""
+    # No table can have this name: it is not printable.
+    turn = Ident((*ident.namespace, ident.name), "\x1fturn")
+    with _held(_taken(catalog, turn, ident, patience_s, runtime)):
+        yield
+
+
+@contextlib.contextmanager
+def _held(release: Release | None) -> Iterator[None]:
     try:
         yield
     finally:
@@ -38,13 +52,13 @@ def commit_lock(catalog: Catalog, ident: Ident, patience_s: float, runtime: Runt
             release()
 
 
-def _taken(catalog: Catalog, ident: Ident, patience_s: float, runtime: Runtime) -> Release | None:
+def _taken(catalog: Catalog, lock: Ident, ident: Ident, patience_s: float, runtime: Runtime) -> Release | None:
     """Wait for the lock while the table moves on, and a second longer (rule P3); then go without."""
     if catalog.locks is None:
         return None
     seen, since = "", runtime.monotonic()
     end = since + patience_s
-    while (release := catalog.locks.try_lock(ident)) is None:
+    while (release := catalog.locks.try_lock(lock)) is None:
         now = runtime.monotonic()
         if now > end:
             return None

@@ -9,6 +9,7 @@ from typing import Any
 from frazil import observe
 from frazil.catalog.base import Catalog, Head
 from frazil.catalog.records import COMMIT_ID, find_record
+from frazil.commit.checks import REPEATABLE, Check
 from frazil.commit.delegation import DelegatedCommit
 from frazil.commit.group import GROUP_SIZE, counts_of
 from frazil.commit.operations import Identity
@@ -134,6 +135,7 @@ def conflict_error(name: str, ident: Ident, found: tuple[Conflict, ...]) -> Conf
     return ConflictError(
         f"The {name} on {ident} conflicts with concurrent commits and was not committed",
         conflicts=found,
+        retryable=all(REPEATABLE[Check(each.check)] for each in found),
         evidence="".join(lines),
         advice=f"\n  {advice}" if advice else None,
     )
