@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, NoReturn, ParamSpec
 from weakref import WeakKeyDictionary
 
 from frazil import observe
-from frazil.catalog.commit_lock import turn_lock
+from frazil.catalog.commit_lock import LONGEST_POLL_S, turn_lock
 from frazil.commit.context import Phase
 from frazil.commit.retry import Retry
 from frazil.errors import (
@@ -46,7 +46,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 _TURN_AFTER = 2
 """After so many conflicts, the function runs while it holds the table's turn (rules P2 and P3)."""
-_PATIENCE_S = 10.0
+_PATIENCE_S = 30.0
 _BUSY_S = 1.5
 """How long functions of a process that has seen such contention take the turn at once."""
 _SHORTEST_S = 0.001
@@ -117,7 +117,7 @@ class _Doubt(Generic[T]):
     error: CommitUnknown
 
     def made(self, commit: Commit) -> bool:
-        return commit.snapshot_id in self.transaction.snapshot_ids
+        return commit.snapshot_id in self.transaction._snapshot_ids
 
 
 class _Again(Exception):
@@ -132,12 +132,21 @@ class _Turns:
 
     def __init__(self) -> None:
         self._until: dict[Ident, float] = {}
+        self._taken: dict[Ident, float] = {}
 
     def contended(self, table: Ident, now: float) -> None:
         self._until[table] = now + _BUSY_S
 
     def is_contended(self, table: Ident, now: float) -> bool:
         return now < self._until.get(table, 0.0)
+
+    def took(self, table: Ident, now: float, *, is_contended: bool) -> None:
+        self._taken[table] = now
+        if is_contended:
+            self.contended(table, now)
+
+    def had_it_last(self, table: Ident, now: float) -> bool:
+        return now - self._taken.get(table, -_BUSY_S) < _BUSY_S
 
 
 _turns: WeakKeyDictionary[Lake, _Turns] = WeakKeyDictionary()
@@ -201,7 +210,7 @@ class _Run(Generic[T]):
 
     def _committed(self, transaction: Transaction, value: T) -> T:
         try:
-            if transaction.is_open:
+            if transaction._is_open:
                 transaction.commit()
         except CommitUnknown as error:
             self._doubts.append(_Doubt(transaction, value, error))
@@ -210,7 +219,7 @@ class _Run(Generic[T]):
             self._raise_again(error, transaction, is_commit=True)
             raise
         done = transaction.result
-        if done is not None and done.already_committed and done.snapshot_id not in transaction.snapshot_ids:
+        if done is not None and done.already_committed and done.snapshot_id not in transaction._snapshot_ids:
             # An earlier call has landed: of this run, or of another one with the same commit id.
             return next((each.value for each in self._doubts if each.made(done)), value)
         return value
@@ -218,11 +227,11 @@ class _Run(Generic[T]):
     # After an error
 
     def _raise_again(self, error: BaseException, transaction: Transaction, *, is_commit: bool = False) -> None:
-        if not isinstance(error, FrazilError) or not transaction.raised(error):
+        if not isinstance(error, FrazilError) or not transaction._was_raised(error):
             return
         if isinstance(error, ConflictError) and error.retryable:
             self._conflicts += 1
-            self._contended = transaction.touched
+            self._contended = transaction._touched
             if self._contended is not None and self._conflicts >= _TURN_AFTER:
                 self._turns.contended(self._contended, self._runtime.monotonic())
             raise _Again(error) from error
@@ -267,13 +276,13 @@ class _Run(Generic[T]):
             error.add_note(f"commit id {self._commit_id}: it is not known whether an earlier call was committed")
         elif self._is_given and isinstance(error, Exception):
             with contextlib.suppress(FrazilError):
-                if transaction.found() is not None:
+                if transaction._found() is not None:
                     error.add_note(f"commit id {self._commit_id} was committed by an earlier run")
 
     def _landed_before(self) -> _Landed[T] | None:
         """An earlier call of this run whose outcome was unknown, if it is found now."""
         try:
-            found = self._doubts[-1].transaction.found()
+            found = self._doubts[-1].transaction._found()
         except (CatalogUnavailable, StorageError) as error:
             raise _Again(error) from error
         if found is None:
@@ -307,4 +316,9 @@ class _Run(Generic[T]):
             return
         total_s = self._retry.total_s
         patience_s = _PATIENCE_S if total_s is None else max(0.0, min(_PATIENCE_S, total_s - self._elapsed))
+        if self._turns.had_it_last(table, now):
+            # Otherwise it would have the turn again before any of the others looks.
+            self._runtime.sleep(LONGEST_POLL_S)
         turn.enter_context(turn_lock(self._lake.catalog, table, patience_s, self._runtime))
+        had_to_wait = self._runtime.monotonic() - now > 2 * LONGEST_POLL_S
+        self._turns.took(table, self._runtime.monotonic(), is_contended=had_to_wait)

@@ -239,29 +239,29 @@ class Transaction:
     # For lake.run
 
     @property
-    def is_open(self) -> bool:
+    def _is_open(self) -> bool:
         return self._state == "open"
 
     @property
-    def touched(self) -> Ident | None:
+    def _touched(self) -> Ident | None:
         """The table that it writes to, else the first that it read."""
         return self._written or next(iter(self._tables), None)
 
     @property
-    def snapshot_ids(self) -> frozenset[int]:
+    def _snapshot_ids(self) -> frozenset[int]:
         """The ids of the snapshots that it makes."""
         writes = (each for table in self._tables.values() for each in table.operations)
         return frozenset(each.snapshot_id for each in writes if isinstance(each, Write) and each.snapshot_id)
 
-    def found(self) -> Commit | None:
+    def _found(self) -> Commit | None:
         """The commit with this transaction's id, in the newest version of the table."""
-        ident = self.touched
+        ident = self._touched
         if ident is None or self._commit_id is None:
             return None
         identity = Identity(self._commit_id, digest("transaction", table=str(ident)), given=True)
         return find_commit(self.lake.catalog, self.lake.catalog.load(ident).metadata, identity)
 
-    def raised(self, error: BaseException) -> bool:
+    def _was_raised(self, error: BaseException) -> bool:
         """The error is the transaction's own, not one of another call inside the function."""
         return error is self._raised
 

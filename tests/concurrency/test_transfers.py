@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import frazil
-from concurrency.writers import Address, start
+from concurrency.writers import Address
 
 WRITERS = 16
 MOVES = int(os.environ.get("FRAZIL_TRANSFERS", "4"))
@@ -58,9 +58,13 @@ def move_many(address: Address, writer: int, count: int, barrier: Any, answers: 
 
 @pytest.mark.timeout(900)
 def test_sixteen_writers_of_two_rows_all_land(address: Address, capsys: pytest.CaptureFixture[str]) -> None:
-    context = mp.get_context("spawn")
+    context = mp.get_context("fork")
     barrier, answers = context.Barrier(WRITERS), context.Queue()
-    processes = [start(move_many, address, writer, MOVES, barrier, answers) for writer in range(WRITERS)]
+    processes = [
+        context.Process(target=move_many, args=(address, writer, MOVES, barrier, answers)) for writer in range(WRITERS)
+    ]
+    for process in processes:
+        process.start()
     landed: list[int] = []
     calls: list[int] = []
     waits: list[float] = []
