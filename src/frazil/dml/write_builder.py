@@ -254,9 +254,10 @@ def _remaining_rows(task: FileTask, context: ReadContext, keys: Keys | None) -> 
 
 
 def _predicate(where: Filter) -> Predicate | None:
-    if where.built:
+    text = where.literal_text
+    if text is None:
         return None
-    return Predicate(where.text, (where.parsed_with or where.schema).schema_id, where.case_sensitive)
+    return Predicate(text, (where.parsed_with or where.schema).schema_id, where.case_sensitive)
 
 
 def _with_values(files: Sequence[DataFile], schema: Schema) -> Mapping[int, str]:

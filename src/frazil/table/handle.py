@@ -61,13 +61,19 @@ class TableHandle:
         return writes.append(self._destination, rows, options)
 
     def overwrite(
-        self, rows: object, where: str, *, case_sensitive: bool = False, **options: Unpack[WriteOptions]
+        self,
+        rows: object,
+        where: str,
+        *,
+        params: Mapping[str, object] | None = None,
+        case_sensitive: bool = False,
+        **options: Unpack[WriteOptions],
     ) -> Commit:
         """Replace the rows that match ``where`` by these, each of which must match it as well.
 
         ``where="true"`` replaces the whole table. Files that match only in part are copied without the matching rows.
         """
-        return writes.overwrite(self._destination, rows, where, case_sensitive, options)
+        return writes.overwrite(self._destination, rows, where, case_sensitive, options, params)
 
     def replace_partitions(self, rows: object, **options: Unpack[WriteOptions]) -> Commit:
         """Replace every partition that these rows belong to."""
@@ -77,25 +83,27 @@ class TableHandle:
         self,
         where: str,
         *,
+        params: Mapping[str, object] | None = None,
         mode: Mode | None = None,
         on_added: Literal["abort", "include"] = "abort",
         case_sensitive: bool = False,
         **options: Unpack[WriteOptions],
     ) -> Commit:
-        """Delete the rows that match ``where``.
+        """Delete the rows that match ``where``, with the values of its ``:name`` in ``params``.
 
         Whole files are deleted by metadata alone; in files that match in part, rows are marked as deleted
         (merge-on-read) or the rest is copied (copy-on-write, the default), as the table's write.delete.mode says. At
         serializable isolation, matching rows that were added concurrently abort the delete. ``on_added="include"``
         deletes them as well, if only whole files are deleted.
         """
-        return writes.delete(self._destination, where, mode, on_added, case_sensitive, options)
+        return writes.delete(self._destination, where, mode, on_added, case_sensitive, options, params)
 
     def update(
         self,
         set: Mapping[str, object],  # noqa: A002 - SQL's word, and the surface is fixed
         where: str = "true",
         *,
+        params: Mapping[str, object] | None = None,
         mode: Mode | None = None,
         case_sensitive: bool = False,
         **options: Unpack[WriteOptions],
@@ -105,7 +113,7 @@ class TableHandle:
         Strings in ``set`` are SQL expressions over the row's old values (``{"status": "'gone'", "n": "n + 1"}``); other
         Python values and ``frazil.lit(x)`` are constants.
         """
-        return writes.update(self._destination, set, where, mode, case_sensitive, options)
+        return writes.update(self._destination, set, where, mode, case_sensitive, options, params)
 
     def upsert(self, rows: object, *, mode: UpsertMode | None = None, **options: Unpack[WriteOptions]) -> Commit:
         """Insert rows by the table's keys: a row whose key is already in the table replaces the old row.
@@ -360,8 +368,12 @@ class TableHandle:
         ref: str | None = None,
         limit: int | None = None,
         case_sensitive: bool = False,
+        params: Mapping[str, object] | None = None,
     ) -> Scan:
-        """Rows of one snapshot, pinned now. ``where`` is a Spark SQL expression; put filters here, they prune files."""
+        """Rows of one snapshot, pinned now. ``where`` is a Spark SQL expression; put filters here, they prune files.
+
+        ``:name`` in it is a parameter, whose value is in ``params``.
+        """
         return reads.scan(
             self._source,
             where,
@@ -371,6 +383,7 @@ class TableHandle:
             ref=ref,
             limit=limit,
             case_sensitive=case_sensitive,
+            params=params,
         )
 
     def changes(self, since: Moment | None, until: Moment | None = None) -> Changes:

@@ -18,7 +18,7 @@ from frazil.dml.row_delta import row_delta as build_row_delta
 from frazil.dml.upsert import key_spec
 from frazil.dml.view import Settings, View
 from frazil.errors import InvalidInput, Unsupported
-from frazil.expr import Filter, parse_filter
+from frazil.expr import Filter, parse_filter, with_params
 from frazil.format.schemas import evolve
 from frazil.model import Commit, Isolation
 from frazil.stage.rows import opened
@@ -26,6 +26,8 @@ from frazil.table.begin import begin
 from frazil.table.call import Build, Call, Statement
 from frazil.table.destination import Destination
 from frazil.table.options import MODES, UPSERT_MODES, Mode, UpsertMode, WriteOptions, chosen_mode
+
+Params = Mapping[str, object]
 
 
 def append(destination: Destination, rows: object, options: WriteOptions) -> Commit:
@@ -47,10 +49,16 @@ def append(destination: Destination, rows: object, options: WriteOptions) -> Com
 
 
 def overwrite(
-    destination: Destination, rows: object, where: str, case_sensitive: bool, options: WriteOptions
+    destination: Destination,
+    rows: object,
+    where: str,
+    case_sensitive: bool,
+    options: WriteOptions,
+    params: Params | None = None,
 ) -> Commit:
+    (where,) = with_params(params, where)
     rows = opened(rows)
-    call = begin(destination, "overwrite", options, {"where": where}, rows)
+    call = begin(destination, "overwrite", options, _named({"where": where}, params), rows)
     condition = _condition(where, call, case_sensitive)
     if call.found is not None:
         return _same_rows(call.found, rows)
@@ -76,11 +84,18 @@ def replace_partitions(destination: Destination, rows: object, options: WriteOpt
 
 
 def delete(
-    destination: Destination, where: str, mode: Mode | None, on_added: str, case_sensitive: bool, options: WriteOptions
+    destination: Destination,
+    where: str,
+    mode: Mode | None,
+    on_added: str,
+    case_sensitive: bool,
+    options: WriteOptions,
+    params: Params | None = None,
 ) -> Commit:
+    (where,) = with_params(params, where)
     if on_added not in ("abort", "include"):
         raise InvalidInput(f"on_added must be 'abort' or 'include', not {on_added!r}")
-    call = begin(destination, "delete", options, {"where": where})
+    call = begin(destination, "delete", options, _named({"where": where}, params))
     condition = _condition(where, call, case_sensitive)
     if call.found is not None:
         return call.found
@@ -116,10 +131,14 @@ def update(
     mode: Mode | None,
     case_sensitive: bool,
     options: WriteOptions,
+    params: Params | None = None,
 ) -> Commit:
     is_mapping = isinstance(assignments, Mapping)
     shown = {str(name): repr(value) for name, value in assignments.items()} if is_mapping else {}
-    call = begin(destination, "update", options, {"where": where, "set": shown})
+    if is_mapping:
+        where, *values = with_params(params, where, *assignments.values())
+        assignments = dict(zip(assignments, values, strict=True))
+    call = begin(destination, "update", options, _named({"where": where, "set": shown}, params))
     condition = _condition(where, call, case_sensitive)
     if call.found is not None:
         return call.found
@@ -205,6 +224,13 @@ def cherry_pick(destination: Destination, snapshot: int, options: WriteOptions) 
     if call.found is not None:
         return call.found
     return _run(destination, Statement(call, lambda view, settings: pick(view, snapshot, settings)))
+
+
+def _named(parameters: Mapping[str, object], params: Params | None) -> Mapping[str, object]:
+    """What identifies a call. Without ``params`` it is what earlier versions made of it."""
+    if params is None:
+        return parameters
+    return {**parameters, "params": {name: repr(value) for name, value in params.items()}}
 
 
 def _condition(where: str, call: Call, case_sensitive: bool) -> Filter:
