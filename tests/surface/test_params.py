@@ -50,7 +50,7 @@ def table() -> frazil.Table:
 
 def ids(table: frazil.Table, where: str | None, params: Any) -> list[int]:
     scan = table.scan(where=where, params=params)
-    found: list[int] = scan.to_arrow()["id"].to_pylist()
+    found: list[Any] = scan.to_arrow()["id"].to_pylist()
     assert scan.count() == len(found)
     return sorted(found)
 

@@ -115,14 +115,40 @@ class TableHandle:
         """
         return writes.update(self._destination, set, where, mode, case_sensitive, options, params)
 
-    def upsert(self, rows: object, *, mode: UpsertMode | None = None, **options: Unpack[WriteOptions]) -> Commit:
+    def upsert(
+        self,
+        rows: object,
+        *,
+        on: Sequence[str] | None = None,
+        latest_by: str | None = None,
+        mode: UpsertMode | None = None,
+        **options: Unpack[WriteOptions],
+    ) -> Commit:
         """Insert rows by the table's keys: a row whose key is already in the table replaces the old row.
+
+        ``on`` names other columns instead of the keys. ``latest_by`` names a column: of several rows of one key the one
+        with the greatest value wins, and a row that is older than the table's is not applied.
 
         By default ("equality") nothing is read: two upserts of one key both land and the later one wins, and engines
         must be able to read equality deletes (PyIceberg is not). "position" and "copy-on-write" find the old rows, can
         be read by every engine, and conflict with other writers of the same keys.
         """
-        return writes.upsert(self._destination, rows, mode, options)
+        return writes.upsert(self._destination, rows, mode, options, on, latest_by)
+
+    def delete_keys(
+        self,
+        rows: object,
+        on: Sequence[str] | None = None,
+        *,
+        mode: UpsertMode | None = None,
+        **options: Unpack[WriteOptions],
+    ) -> Commit:
+        """Delete every row with one of these keys. ``rows`` have the key columns, or those that ``on`` names.
+
+        By the table's keys nothing is read and nothing counted ("equality"), as in ``upsert``; by other columns, and in
+        the other modes, the rows are searched.
+        """
+        return writes.delete_keys(self._destination, rows, on, mode, options)
 
     def merge(
         self,

@@ -13,6 +13,8 @@ from frazil.commit.intents import UnpartitionedSpec
 from frazil.commit.operations import MetadataChange, Write
 from frazil.dml.cherry_pick import cherry_pick as pick
 from frazil.dml.engine import ARROW
+from frazil.dml.matching import Matching, default_mode, matching, upsert_matching
+from frazil.dml.matching import delete_keys as build_delete_keys
 from frazil.dml.merge import Merge
 from frazil.dml.row_delta import row_delta as build_row_delta
 from frazil.dml.upsert import key_spec
@@ -149,18 +151,66 @@ def update(
     )
 
 
-def upsert(destination: Destination, rows: object, mode: UpsertMode | None, options: WriteOptions) -> Commit:
+def upsert(
+    destination: Destination,
+    rows: object,
+    mode: UpsertMode | None,
+    options: WriteOptions,
+    on: Sequence[str] | None = None,
+    latest_by: str | None = None,
+) -> Commit:
     rows = opened(rows)
-    call = begin(destination, "upsert", options, {}, rows)
+    given = {"on": on, "latest_by": latest_by}
+    call = begin(destination, "upsert", options, {name: each for name, each in given.items() if each is not None}, rows)
     if call.found is not None:
         return _same_rows(call.found, rows)
     chosen = chosen_mode(mode, call.view.metadata, "frazil.upsert.mode", UPSERT_MODES, "equality")
+    if on is not None or latest_by is not None:
+        by = matching(call.view.metadata, on, latest_by)
+        chosen = default_mode(by, chosen, is_given=mode is not None)
+        if not by.is_plain:
+            return _upsert_matching(destination, call, rows, by, chosen)
     return _run_with_rows(
         destination,
         call,
         rows,
         lambda rows: lambda view, settings: call.engine.upsert(view, rows, settings, chosen),
         by_key=chosen == "equality",
+    )
+
+
+def _upsert_matching(destination: Destination, call: Call, rows: object, by: Matching, mode: UpsertMode) -> Commit:
+    if call.engine is not ARROW:
+        raise Unsupported(
+            "upsert() with on= or latest_by= does not run on Spark in this release",
+            advice="Use merge(df, on=[…]), or pass frame.toArrow()",
+        )
+    return _run_with_rows(
+        destination, call, rows, lambda rows: lambda view, settings: upsert_matching(view, rows, by, settings, mode)
+    )
+
+
+def delete_keys(
+    destination: Destination,
+    rows: object,
+    on: Sequence[str] | None,
+    mode: UpsertMode | None,
+    options: WriteOptions,
+) -> Commit:
+    rows = opened(rows)
+    call = begin(destination, "delete_keys", options, {} if on is None else {"on": on}, rows)
+    if call.found is not None:
+        return call.found
+    if call.engine is not ARROW:
+        raise Unsupported("delete_keys() does not run on Spark in this release", advice="Pass frame.toArrow()")
+    metadata = call.view.metadata
+    by = matching(metadata, on)
+    chosen = chosen_mode(mode, metadata, "frazil.upsert.mode", UPSERT_MODES, "equality")
+    chosen = default_mode(by, chosen, is_given=mode is not None)
+    if chosen == "equality" and mode is None and key_spec(metadata) is None:
+        chosen = "position"
+    return _run(
+        destination, Statement(call, lambda view, settings: build_delete_keys(view, rows, by, settings, chosen))
     )
 
 
