@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from frazil import observe
 from frazil.catalog.base import Head
 from frazil.commit.checking import conflicts_at
+from frazil.commit.combine import combined
 from frazil.commit.context import OnPhase
 from frazil.commit.loop import commit
 from frazil.commit.metadata_changes import pin
@@ -352,7 +353,10 @@ class Transaction:
                 operations.append(replace(operation, intent=intent))
             else:
                 operations.append(replace(operation, base=_base(table.head.metadata, operation.branch)))
-        return [*operations, *self._reads(table)]
+        writes = [each for each in operations if isinstance(each, Write)]
+        # Where metadata changes, the snapshot of each write may be named by a branch or a tag.
+        steps = combined(writes) if len(writes) == len(operations) else operations
+        return [*steps, *self._reads(table)]
 
     def _reads(self, table: PinnedTable) -> list[Write]:
         """The read set, as writes that change nothing and are only checked."""
