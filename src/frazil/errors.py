@@ -1,6 +1,6 @@
 """One rooted tree of errors. Every class answers three questions as attributes, so that no caller parses messages:
 
-``retryable``               can the same call succeed if it is repeated?
+``retryable``               may the same call succeed now, if it is repeated whole and unchanged?
 ``safe_to_delete_staged``   is it certain that nothing the failed write staged can be live?
 ``who_must_act``            "caller" (change the call), "operator" (repair the environment), "nobody" (repeat the call)
 
@@ -20,7 +20,7 @@ Actor = Literal["caller", "operator", "nobody"]
 class FrazilError(Exception):
     """The root: ``except frazil.FrazilError`` catches every error that Frazil raises on purpose."""
 
-    retryable: ClassVar[bool] = False
+    retryable: bool = False
     safe_to_delete_staged: ClassVar[bool] = True
     who_must_act: ClassVar[Actor] = "caller"
 
@@ -42,17 +42,25 @@ class CommitFailed(FrazilError):
 
 
 class ConflictError(CommitFailed):
-    """Another writer committed a change that this write cannot be rebased over. Repeat it from a fresh read."""
+    """Another writer committed a change that this write cannot be rebased over. Repeat it from a fresh read.
+
+    ``retryable``: whether the whole call may succeed now; not if it would meet the same conflict again, such as rows
+    for a column that was dropped.
+    """
+
+    retryable = True
 
     def __init__(
         self,
         problem: str,
         *,
         conflicts: tuple[Conflict, ...] = (),
+        retryable: bool = True,
         evidence: str | None = None,
         advice: str | None = None,
     ) -> None:
         self.conflicts = conflicts
+        self.retryable = retryable
         super().__init__(problem, evidence=evidence, advice=advice)
 
 

@@ -6,10 +6,11 @@ import contextlib
 import logging
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 from frazil.catalog.base import LakeCatalog, OpenedCatalog
 from frazil.catalog.open import absolute_location, absolute_uri, absolute_warehouse, open_catalog
@@ -36,11 +37,16 @@ from frazil.model import Ident, Isolation, Origin, parse_namespace
 from frazil.on_spark.queries import nullable_schema
 from frazil.on_spark.session import app_name, is_frame
 from frazil.on_spark.session import checked as checked_session
+from frazil.repeat import Transactional, decorated
+from frazil.repeat import run as run_function
 from frazil.runtime import SYSTEM, Runtime
 from frazil.stage.rows import incoming_schema, opened
 from frazil.table.destination import CommitNow
 from frazil.table.table import Table
 from frazil.transaction import LakeSnapshot, Transaction
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _log = logging.getLogger("frazil")
 
@@ -335,6 +341,45 @@ class Lake:
         The first touch pins all tables at one instant; what is read through the transaction is checked at its end.
         """
         return Transaction(self, isolation=isolation, retry=retry, commit_id=commit_id)
+
+    def run(
+        self,
+        function: Callable[[Transaction], T],
+        *,
+        isolation: str = Isolation.SERIALIZABLE,
+        retry: Retry | None = None,
+        commit_id: str | None = None,
+    ) -> T:
+        """Call ``function`` with a transaction, commit it, and return the function's value.
+
+        After a conflict the function is called again from the start, with a new transaction: it must not have effects
+        besides those of its transaction. ``retry`` (by default ``frazil.Retry()``) limits the calls and the time; then
+        the last ConflictError is raised. An exception of the function rolls back. docs/transactions.md has it all.
+        """
+        return run_function(self, function, isolation=isolation, retry=retry, commit_id=commit_id)
+
+    @overload
+    def transactional(self, function: Callable[Concatenate[Transaction, P], T], /) -> Transactional[P, T]: ...
+
+    @overload
+    def transactional(
+        self, function: None = None, /, *, isolation: str = Isolation.SERIALIZABLE, retry: Retry | None = None
+    ) -> Callable[[Callable[Concatenate[Transaction, P], T]], Transactional[P, T]]: ...
+
+    def transactional(
+        self,
+        function: Any = None,
+        /,
+        *,
+        isolation: str = Isolation.SERIALIZABLE,
+        retry: Retry | None = None,
+    ) -> Any:
+        """Decorate a function whose first argument is a transaction: each call is one of ``run``.
+
+        The caller leaves the first argument out. With a transaction as first argument, the function joins it.
+        """
+        decorate = partial(decorated, self, isolation=isolation, retry=retry)
+        return decorate if function is None else decorate(function)
 
     def snapshot(self) -> LakeSnapshot:
         """One instant of all tables, to read them as they were together."""

@@ -8,8 +8,8 @@ one chain, checked against everything that landed since the instant.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING
 from frazil import observe
 from frazil.catalog.base import Head
 from frazil.commit.checking import conflicts_at
+from frazil.commit.combine import combined
+from frazil.commit.context import OnPhase
 from frazil.commit.loop import commit
 from frazil.commit.metadata_changes import pin
 from frazil.commit.operations import Base, Identity, Kind, MetadataChange, Operation, Read, Write, digest
 from frazil.commit.origins import TRANSACTION
 from frazil.commit.proposal import applied
-from frazil.commit.results import conflict_error
+from frazil.commit.results import conflict_error, find_commit
 from frazil.commit.retention import expires_with_commits
 from frazil.commit.retry import Retry, from_properties
 from frazil.commit.stages import Refused
@@ -129,12 +131,31 @@ class PinnedTable:
     """Files written only so that the transaction can read its own rows."""
 
 
+@dataclass(frozen=True, slots=True)
+class Course:
+    """What ``lake.run`` decides about one of its transactions."""
+
+    before_pin: Callable[[Ident], None]
+    """Called with the first table, right before the instant is pinned."""
+    on_phase: OnPhase
+    is_named: bool
+    """The commit id may have been sent before."""
+
+
 class Transaction:
     """Several reads and writes of one table, one commit. Use it in a ``with`` block, from one thread at a time."""
 
     isolation = Isolation.SERIALIZABLE
 
-    def __init__(self, lake: Lake, *, isolation: str, retry: Retry | None, commit_id: str | None) -> None:
+    def __init__(
+        self,
+        lake: Lake,
+        *,
+        isolation: str,
+        retry: Retry | None,
+        commit_id: str | None,
+        course: Course | None = None,
+    ) -> None:
         lake.check_writable()
         if isolation not in tuple(Isolation):
             raise InvalidInput(f"isolation must be 'serializable' or 'snapshot', not {isolation!r}")
@@ -142,6 +163,9 @@ class Transaction:
         self.isolation = Isolation(isolation)
         self._retry = checked_retry(retry)
         self._commit_id = commit_id
+        self._course = course
+        self._result: Commit | None = None
+        self._raised: FrazilError | None = None
         self._instant: Instant | None = None
         self._tables: dict[Ident, PinnedTable] = {}
         self._written: Ident | None = None
@@ -150,6 +174,11 @@ class Transaction:
         self._pins: list[str] = []
         self._origin = lake.origin(TRANSACTION)
         observe.begun(self)
+
+    @property
+    def result(self) -> Commit | None:
+        """What was committed; None before that, and where there was nothing to commit."""
+        return self._result
 
     def table(self, name: str | tuple[str, ...]) -> TransactionTable:
         """A table as the transaction sees it: pinned, with the transaction's own changes."""
@@ -162,8 +191,9 @@ class Transaction:
         """Make everything visible at once. None: there was nothing to commit. Raises ConflictError and its like."""
         self._check_open()
         try:
-            with observe.ending(self):
-                return self._commit()
+            with observe.ending(self), self._noting():
+                self._result = self._commit()
+                return self._result
         finally:
             self._unpin()
 
@@ -182,7 +212,8 @@ class Transaction:
             raise
         finally:
             self._drop_scratch()
-        return commit(self.lake.commit_context(self._written), operations, identity, retry)
+        on_phase = None if self._course is None else self._course.on_phase
+        return commit(self.lake.commit_context(self._written, on_phase), operations, identity, retry)
 
     def rollback(self) -> None:
         """Forget everything; the files that were staged are removed. A second call does nothing."""
@@ -208,19 +239,63 @@ class Transaction:
         elif self._state == "open":
             self.commit()
 
+    # For lake.run
+
+    @property
+    def _is_open(self) -> bool:
+        return self._state == "open"
+
+    @property
+    def _touched(self) -> Ident | None:
+        """The table that it writes to, else the first that it read."""
+        return self._written or next(iter(self._tables), None)
+
+    @property
+    def _snapshot_ids(self) -> frozenset[int]:
+        """The ids of the snapshots that it makes."""
+        writes = (each for table in self._tables.values() for each in table.operations)
+        return frozenset(each.snapshot_id for each in writes if isinstance(each, Write) and each.snapshot_id)
+
+    def _found(self) -> Commit | None:
+        """The commit with this transaction's id, in the newest version of the table."""
+        ident = self._touched
+        if ident is None or self._commit_id is None:
+            return None
+        identity = Identity(self._commit_id, digest("transaction", table=str(ident)), given=True)
+        return find_commit(self.lake.catalog, self.lake.catalog.load(ident).metadata, identity)
+
+    def _was_raised(self, error: BaseException) -> bool:
+        """The error is the transaction's own, not one of another call inside the function."""
+        return error is self._raised
+
     # Its tables
 
     def _pinned(self, ident: Ident) -> PinnedTable:
         """A table of the transaction, pinned when it is first touched."""
         self._check_open()
-        if self._instant is None:
-            self._instant = Instant(self.lake)
         if ident not in self._tables:
-            head = self._instant.head(ident)
-            self._tables[ident] = PinnedTable(head, head.metadata)
-            if expires_with_commits(head.metadata):
-                self._keep_snapshots(head.metadata)
+            with self._noting():
+                self._pin(ident)
         return self._tables[ident]
+
+    def _pin(self, ident: Ident) -> None:
+        if self._instant is None:
+            if self._course is not None:
+                self._course.before_pin(ident)
+            self._instant = Instant(self.lake)
+        head = self._instant.head(ident)
+        self._tables[ident] = PinnedTable(head, head.metadata)
+        if expires_with_commits(head.metadata):
+            self._keep_snapshots(head.metadata)
+
+    @contextmanager
+    def _noting(self) -> Iterator[None]:
+        """``lake.run`` must tell errors of its transaction from those of other calls inside the function."""
+        try:
+            yield
+        except FrazilError as error:
+            self._raised = error
+            raise
 
     def _keep_snapshots(self, metadata: TableMetadata) -> None:
         """Keep the snapshots that this transaction reads until it ends (rule P18)."""
@@ -266,7 +341,8 @@ class Transaction:
     def _identity(self) -> Identity:
         given = checked_commit_id(self._commit_id)
         chosen = str(self.lake.runtime.new_uuid()) if given is None else given
-        return Identity(chosen, digest("transaction", table=str(self._written)), given is not None, self._origin)
+        is_named = given is not None and (self._course is None or self._course.is_named)
+        return Identity(chosen, digest("transaction", table=str(self._written)), is_named, self._origin)
 
     def _final(self, table: PinnedTable) -> list[Operation]:
         """The operations as they are checked and committed, all against the instant, with the reads at the end."""
@@ -279,7 +355,10 @@ class Transaction:
                 operations.append(replace(operation, intent=intent))
             else:
                 operations.append(replace(operation, base=_base(table.head.metadata, operation.branch)))
-        return [*operations, *self._reads(table)]
+        writes = [each for each in operations if isinstance(each, Write)]
+        # Where metadata changes, the snapshot of each write may be named by a branch or a tag.
+        steps = combined(writes) if len(writes) == len(operations) else operations
+        return [*steps, *self._reads(table)]
 
     def _reads(self, table: PinnedTable) -> list[Write]:
         """The read set, as writes that change nothing and are only checked."""
@@ -338,8 +417,9 @@ class TableInTransaction:
     def metadata(self) -> TableMetadata:
         """The pinned version with the operations kept so far, which are applied when it is first read."""
         table = self.pinned
-        for operation in table.operations[table.applied :]:
-            _apply(self.lake, self.ident, table, operation)
+        with self.transaction._noting():
+            for operation in table.operations[table.applied :]:
+                _apply(self.lake, self.ident, table, operation)
         return table.metadata
 
     def note_read(self, where: Filter, branch: str) -> None:
@@ -390,7 +470,8 @@ class KeepForTransaction:
         return Identity(str(self.transaction.lake.runtime.new_uuid()), "", given=False), None
 
     def run(self, statement: Statement) -> Commit:
-        call, write = statement.call, statement.write()
+        with self.transaction._noting():
+            call, write = statement.call, statement.write()
         if not write.is_empty:
             for change in call.before:
                 self.transaction._keep(self.ident, change, self.source.metadata())

@@ -6,9 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import frazil
 from frazil import errors
+from frazil.commit.checks import REPEATABLE, Check
+from frazil.commit.results import conflict_error
 from frazil.commit.retry import Retry, from_properties
-from frazil.model import Conflict
+from frazil.model import Conflict, Ident
 
 
 @given(n=st.integers(0, 200), chance=st.floats(0, 1, exclude_max=True))
@@ -70,3 +73,33 @@ def test_fields_of_their_own_survive_pickling() -> None:
 def test_only_an_unknown_outcome_forbids_deleting_staged_files() -> None:
     unsafe = {kind for kind in ALL if not kind.safe_to_delete_staged}
     assert unsafe == {errors.CommitUnknown}
+
+
+def test_a_conflict_is_retryable_if_the_same_call_may_succeed_now() -> None:
+    assert REPEATABLE.keys() == set(Check)
+
+    def of(*checks: Check) -> errors.ConflictError:
+        return conflict_error("delete", Ident(("ns",), "t"), tuple(Conflict(each, "detail") for each in checks))
+
+    assert of(Check.NO_ADDED_ROWS).retryable
+    assert of(Check.ROW_OWNER, Check.NO_NEW_DELETES, Check.BASE_IS_ANCESTOR).retryable
+    assert not of(Check.SCHEMA_COMPATIBLE).retryable
+    assert not of(Check.ROW_OWNER, Check.SCHEMA_COMPATIBLE).retryable
+    assert not pickle.loads(pickle.dumps(of(Check.SAME_TABLE))).retryable
+    assert errors.RetriesExhausted("x").retryable
+    assert not errors.InvalidInput("x").retryable
+
+
+def test_a_delete_that_lost_to_added_rows_succeeds_when_it_is_repeated() -> None:
+    lake = frazil.connect("memory://")
+    lake.create_namespace("ns")
+    table = lake.create_table("ns.t", "id bigint")
+    table.append([{"id": 7}])
+    tx = lake.transaction()
+    tx.table("ns.t").delete("id = 7")
+    table.append([{"id": 7}])
+    with pytest.raises(errors.ConflictError) as caught:
+        tx.commit()
+    assert caught.value.retryable
+    table.delete("id = 7")
+    assert table.scan().count() == 0

@@ -35,6 +35,33 @@ class Check(enum.StrEnum):
     SINK_UNMOVED = "the sink's mark where I saw it"
 
 
+REPEATABLE: Mapping[Check, bool] = {
+    # The name, the branch, the columns or the ref mean something else now, and the same call would meet that again.
+    Check.SAME_TABLE: False,
+    Check.BRANCH_EXISTS: False,
+    Check.SCHEMA_COMPATIBLE: False,
+    Check.REFS_UNCHANGED: False,
+    # The rows are in the table already.
+    Check.ADDED_ONCE: False,
+    # Another stream uses the sink's id.
+    Check.SINK_UNMOVED: False,
+    # The same call, given whole, finds what is in the table now.
+    Check.SPEC_LISTED: True,
+    Check.KEYS_UNCHANGED: True,
+    Check.LAYOUT_UNCHANGED: True,
+    Check.BASE_IS_ANCESTOR: True,
+    Check.FILES_EXIST: True,
+    Check.FILES_NOT_REMOVED: True,
+    Check.NO_NEW_DELETES: True,
+    Check.ROW_OWNER: True,
+    Check.NO_ADDED_ROWS: True,
+    Check.NO_REMOVED_ROWS: True,
+    Check.NO_NEW_DELETE_FILES: True,
+    Check.NOT_DELETED: True,
+}
+"""Whether a call that failed this check may succeed when it is repeated as it is."""
+
+
 class FileInspector(Protocol):
     """Reads a few files where statistics do not decide. Answers do not depend on when they are asked for."""
 

@@ -10,6 +10,7 @@ from typing import Any
 from frazil import observe
 from frazil.catalog.base import Catalog, ChangeLog, Head
 from frazil.catalog.records import COMMIT_ID, find_record
+from frazil.commit.checks import REPEATABLE, Check
 from frazil.commit.delegation import DelegatedCommit
 from frazil.commit.group import GROUP_SIZE, counts_of
 from frazil.commit.operations import Identity
@@ -151,6 +152,7 @@ def conflict_error(
     return ConflictError(
         f"The {name} on {ident} conflicts with concurrent commits and was not committed",
         conflicts=conflicts,
+        retryable=all(REPEATABLE[Check(each.check)] for each in conflicts),
         evidence="".join(f"\n  {each}." for each in lines),
         advice=f"\n  {advice}" if advice else None,
     )

@@ -319,9 +319,10 @@ def _other_rows(task: FileTask, context: ReadContext, rows: BitMap64) -> Pieces:
 
 
 def _predicate(where: Filter) -> Predicate | None:
-    if where.built:
+    text = where.literal_text
+    if text is None:
         return None
-    return Predicate(where.text, (where.parsed_with or where.schema).schema_id, where.case_sensitive)
+    return Predicate(text, (where.parsed_with or where.schema).schema_id, where.case_sensitive)
 
 
 def columns_with_values(files: Sequence[DataFile], schema: Schema) -> Mapping[int, str]:

@@ -31,6 +31,7 @@ from frazil.expr.nodes import (
     is_decimal,
     sql_type,
 )
+from frazil.expr.params import like, params_of, with_params
 from frazil.expr.pushdown import pushed
 from frazil.expr.spark import At, SparkColumn, SparkColumns
 
@@ -69,13 +70,16 @@ __all__ = [
     "internal",
     "is_decimal",
     "joinable",
+    "like",
     "lit",
     "may_match",
     "must_match",
     "near_keys",
     "normalize",
+    "params_of",
     "parse_expression",
     "parse_filter",
     "pushed",
     "sql_type",
+    "with_params",
 ]

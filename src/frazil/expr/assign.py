@@ -58,6 +58,7 @@ from frazil.expr.nodes import (
     is_decimal,
     type_name,
 )
+from frazil.expr.params import params_of
 from frazil.format.arrow_schema import to_arrow_schema
 
 Array = Any
@@ -142,9 +143,11 @@ def _misfit(
     expression: Expression, field: NestedField, name: str, values: Array, store: Store, error: BaseException
 ) -> SchemaMismatch:
     row = _first_misfit(values, store)
+    is_shown = not params_of(expression.text)
+    shown = f"the value {values[row]}" if is_shown else "a value"
     return SchemaMismatch(
-        f"The column {name!r} is {field.field_type}, and the value {values[row]} of {expression.text!r} does not fit",
-        evidence=str(error).partition("\n")[0],
+        f"The column {name!r} is {field.field_type}, and {shown} of {expression.text!r} does not fit",
+        evidence=str(error).partition("\n")[0] if is_shown else None,
         advice=f"Write CAST({expression.text} AS {_sql_name(field.field_type)}), or round it, if the loss is intended",
     )
 

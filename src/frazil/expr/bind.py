@@ -41,6 +41,7 @@ from frazil.expr.nodes import (
     number_literal,
     type_name,
 )
+from frazil.expr.params import Params, bound, has_zone, params_of, without_values
 from frazil.expr.parse import parsed
 from frazil.expr.patterns import like_regex
 
@@ -55,7 +56,9 @@ SUPPORTED = (
 def bind(text: str, schema: Schema, case_sensitive: bool, scopes: tuple[str, ...] = (), *, what: str) -> Node:
     """The node of a SQL text. ``what`` it is called in messages: a filter or an expression. Raises InvalidInput."""
     tree = parsed(text, what)
-    return _Binder(text, Names(text, schema, case_sensitive, scopes, what), what).bind(tree)
+    binder = _Binder(text, Names(text, schema, case_sensitive, scopes, what), what, params_of(text))
+    with without_values(text, what):
+        return binder.bind(tree)
 
 
 _COMPARE: dict[type[exp.Expr], str] = {
@@ -116,10 +119,13 @@ _TARGETS: dict[Any, Target] = {
 class _Binder:
     """Binds one tree. A method for each kind of node in the tree."""
 
-    def __init__(self, text: str, names: Names, what: str) -> None:
+    def __init__(self, text: str, names: Names, what: str, params: Params) -> None:
         self._text = text
         self._names = names
         self._what = what
+        self._params = params
+        self._zoned: list[Node] = []
+        """Constants from a datetime with a zone."""
 
     def bind(self, tree: exp.Expr) -> Node:
         if not isinstance(tree, exp.Expr):
@@ -176,6 +182,27 @@ class _Binder:
             return Literal(bytes.fromhex(digits.zfill(len(digits) + len(digits) % 2)), BINARY)
         except ValueError as error:
             raise InvalidInput(f"X'{digits}' in the {self._what} is not hexadecimal") from error
+
+    def placeholder(self, tree: exp.Placeholder) -> Node:
+        (value,) = self._values(tree, is_list=False)
+        return value
+
+    def _values(self, tree: exp.Placeholder, *, is_list: bool) -> tuple[Node, ...]:
+        name = str(tree.this or "")
+        if not name:
+            raise InvalidInput(f"The {self._what} has a parameter without a name", advice="Write :name instead of ?")
+        if name not in self._params:
+            raise InvalidInput(
+                f"The {self._what} uses the parameter :{name}, which has no value",
+                advice=f'Add params={{"{name}": …}}',
+            )
+        given = self._params[name]
+        if isinstance(given, tuple) and not is_list:
+            raise InvalidInput(f"The parameter :{name} is a list", advice=f"Lists are for IN (:{name})")
+        values = given if isinstance(given, tuple) else (given,)
+        nodes = tuple(bound(name, each) for each in values)
+        self._zoned += [node for node, each in zip(nodes, values, strict=True) if has_zone(each)]
+        return nodes
 
     # Logic
 
@@ -240,6 +267,11 @@ class _Binder:
         if other is None:
             return nodes
         zoned = not any(isinstance(node, Column) and isinstance(node.source, TimestampType) for node in nodes)
+        if not zoned and any(node is each for node in nodes for each in self._zoned):
+            raise InvalidInput(
+                f"A parameter in {self._sql(tree)} has a time zone, and the column has none",
+                advice="Pass a datetime without a zone",
+            )
         return tuple(self._reread(node, other.type, zoned, tree) for node in nodes)
 
     def _reread(self, node: Node, kind: DataType, zoned: bool, tree: exp.Expr) -> Node:
@@ -268,9 +300,16 @@ class _Binder:
 
     def membership(self, tree: exp.In) -> Node:
         members = tree.args.get("expressions") or []
+        if isinstance(field := tree.args.get("field"), exp.Placeholder):
+            members = [field]
         if not members or any(isinstance(each, exp.Query | exp.Subquery) for each in members):
             raise self._unsupported(tree)
-        nodes = self._agree((self.bind(tree.this), *(self.bind(each) for each in members)), tree)
+        given = [
+            node
+            for each in members
+            for node in (self._values(each, is_list=True) if isinstance(each, exp.Placeholder) else (self.bind(each),))
+        ]
+        nodes = self._agree((self.bind(tree.this), *given), tree)
         return _folded(Call("in", nodes, BOOL, common_type(nodes, self._sql(tree))))
 
     def is_nan(self, tree: exp.IsNan) -> Node:
@@ -545,6 +584,7 @@ _BINDERS: dict[type, Callable[[_Binder, Any], Node]] = {
     exp.Nullif: _Binder.nullif,
     exp.Coalesce: _Binder.coalesce,
     exp.Anonymous: _Binder.anonymous,
+    exp.Placeholder: _Binder.placeholder,
     exp.CurrentDate: _Binder.clock,
     exp.CurrentTimestamp: _Binder.clock,
 }

@@ -21,6 +21,7 @@ from frazil.errors import InvalidInput
 from frazil.expr.evaluate import Inputs, evaluate, selected, spread
 from frazil.expr.facts import Tree
 from frazil.expr.nodes import BOOL, NULL, TRUE, Call, Column, DataType, Literal, Node, type_name
+from frazil.expr.params import as_sql, params_of, without_values
 from frazil.expr.prune import reach
 from frazil.expr.rebind import RoundingChanged, widened
 from frazil.format.evolution import can_widen
@@ -77,7 +78,24 @@ class Filter:
                 fetched[column.field_id] = fetch(column)
             return fetched[column.field_id]
 
-        return selected(self.condition, Inputs(length, once))
+        with without_values(self.text, "filter"):
+            return selected(self.condition, Inputs(length, once))
+
+    @property
+    def literal_text(self) -> str | None:
+        """The text with its parameters written out; None: no text has the same meaning."""
+        params = params_of(self.text)
+        if self.built or not params:
+            return None if self.built else self.text
+        from frazil.expr.parse import without_placeholders  # loads sqlglot
+
+        text = without_placeholders(self.text, {name: as_sql(value) for name, value in params.items()})
+        parsed_with = self.parsed_with or self.schema
+        try:
+            again = parse_filter(text, parsed_with, case_sensitive=self.case_sensitive).rebound(self.schema)
+        except InvalidInput:
+            return None
+        return text if again.condition == self.condition else None
 
     def rebound(self, schema: Schema) -> Filter:
         """The same filter for a later schema (P16): it selects the same rows as before.
@@ -192,7 +210,8 @@ class Expression:
     def evaluate(self, rows: pa.RecordBatch | pa.Table) -> pa.Array[Any]:
         """Its value on each row. The rows have the schema's columns by name, at least those the expression reads."""
         inputs = Inputs(rows.num_rows, lambda column: find_array(rows, self.schema, column))
-        found: pa.Array[Any] = spread(evaluate(self.node, inputs), rows.num_rows)
+        with without_values(self.text, "expression"):
+            found: pa.Array[Any] = spread(evaluate(self.node, inputs), rows.num_rows)
         return found
 
     def __repr__(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 
 from frazil._sqlglot import COMMANDS, MissingArgument, SqlSyntaxError, Token, TokenType, exp, parse, tokenize
 from frazil.errors import InvalidInput
@@ -28,6 +29,23 @@ def parsed(text: str, what: str) -> exp.Expr:
     if len(trees) != 1 or trees[0] is None:
         raise InvalidInput(f"The {what} {text!r} has more than one statement", advice="Write one condition or value")
     return trees[0]
+
+
+def placeholders(text: str) -> set[str]:
+    """The names of the parameters in a text."""
+    return {str(each.this) for each in parsed(text, "SQL text").find_all(exp.Placeholder) if each.this}
+
+
+def without_placeholders(text: str, values: Mapping[str, str]) -> str:
+    """The text with SQL in place of its parameters."""
+    tokens = tokenize(_escape_doubled_quotes(text, tokenize(text)))
+    for number in range(len(tokens) - 2, -1, -1):
+        sign, name = tokens[number : number + 2]
+        if sign.token_type == TokenType.COLON and name.text in values:
+            is_whole_list = number > 0 and tokens[number - 1].token_type == TokenType.IN
+            value = f"({values[name.text]})" if is_whole_list else values[name.text]
+            text = f"{text[: sign.start]}{value}{text[name.end + 1 :]}"
+    return text
 
 
 def _escape_doubled_quotes(text: str, tokens: list[Token]) -> str:

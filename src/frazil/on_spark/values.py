@@ -41,6 +41,7 @@ from frazil.expr import (
     assigned,
     internal,
     is_decimal,
+    like,
     normalize,
     parse_expression,
     sql_type,
@@ -112,7 +113,9 @@ def _expression(expression: Expression, field: NestedField, shown: str) -> NewVa
         return _constant(one, field)
     if isinstance(field.field_type, StringType) and expression.node.type != TEXT:
         as_text = parse_expression(
-            f"CAST(({expression.text}) AS STRING)", expression.schema, case_sensitive=expression.case_sensitive
+            like(f"CAST(({expression.text}) AS STRING)", expression.text),
+            expression.schema,
+            case_sensitive=expression.case_sensitive,
         )
         return lambda at: value(as_text, at)
     return lambda at: _required(_stored(expression, field, shown, at), field, shown)

@@ -70,13 +70,19 @@ class TableHandle:
         return writes.add_files(self._destination, paths, options)
 
     def overwrite(
-        self, rows: object, where: str, *, case_sensitive: bool = False, **options: Unpack[WriteOptions]
+        self,
+        rows: object,
+        where: str,
+        *,
+        params: Mapping[str, object] | None = None,
+        case_sensitive: bool = False,
+        **options: Unpack[WriteOptions],
     ) -> Commit:
         """Replace the rows that match ``where`` by these, each of which must match it as well.
 
         ``where="true"`` replaces the whole table. Files that match only in part are copied without the matching rows.
         """
-        return writes.overwrite(self._destination, rows, where, case_sensitive, options)
+        return writes.overwrite(self._destination, rows, where, case_sensitive, options, params)
 
     def replace_partitions(self, rows: object, **options: Unpack[WriteOptions]) -> Commit:
         """Replace every partition that these rows belong to."""
@@ -86,12 +92,13 @@ class TableHandle:
         self,
         where: str,
         *,
+        params: Mapping[str, object] | None = None,
         mode: Mode | None = None,
         on_added: Literal["abort", "include"] | None = None,
         case_sensitive: bool = False,
         **options: Unpack[WriteOptions],
     ) -> Commit:
-        """Delete the rows that match ``where``.
+        """Delete the rows that match ``where``, with the values of its ``:name`` in ``params``.
 
         Whole files are deleted by metadata alone; in files that match in part, rows are marked as deleted
         (merge-on-read) or the rest is copied (copy-on-write, the default), as the table's write.delete.mode says. At
@@ -99,13 +106,14 @@ class TableHandle:
         ``on_conflict="abort"`` raises ConflictError instead. ``on_added="abort"`` and ``"include"`` are earlier names
         of ``on_conflict="abort"`` and ``"redo"``.
         """
-        return writes.delete(self._destination, where, mode, on_added, case_sensitive, options)
+        return writes.delete(self._destination, where, mode, on_added, case_sensitive, options, params)
 
     def update(
         self,
         set: Mapping[str, object],  # noqa: A002 - SQL's word, and the surface is fixed
         where: str = "true",
         *,
+        params: Mapping[str, object] | None = None,
         mode: Mode | None = None,
         case_sensitive: bool = False,
         **options: Unpack[WriteOptions],
@@ -115,16 +123,42 @@ class TableHandle:
         Strings in ``set`` are SQL expressions over the row's old values (``{"status": "'gone'", "n": "n + 1"}``); other
         Python values and ``frazil.lit(x)`` are constants.
         """
-        return writes.update(self._destination, set, where, mode, case_sensitive, options)
+        return writes.update(self._destination, set, where, mode, case_sensitive, options, params)
 
-    def upsert(self, rows: object, *, mode: UpsertMode | None = None, **options: Unpack[WriteOptions]) -> Commit:
+    def upsert(
+        self,
+        rows: object,
+        *,
+        on: Sequence[str] | None = None,
+        latest_by: str | None = None,
+        mode: UpsertMode | None = None,
+        **options: Unpack[WriteOptions],
+    ) -> Commit:
         """Insert rows by the table's keys: a row whose key is already in the table replaces the old row.
+
+        ``on`` names other columns instead of the keys. ``latest_by`` names a column: of several rows of one key the one
+        with the greatest value wins, and a row that is older than the table's is not applied.
 
         By default ("equality") nothing is read: two upserts of one key both land and the later one wins, and engines
         must be able to read equality deletes (PyIceberg is not). "position" and "copy-on-write" find the old rows, can
         be read by every engine, and conflict with other writers of the same keys.
         """
-        return writes.upsert(self._destination, rows, mode, options)
+        return writes.upsert(self._destination, rows, mode, options, on, latest_by)
+
+    def delete_keys(
+        self,
+        rows: object,
+        on: Sequence[str] | None = None,
+        *,
+        mode: UpsertMode | None = None,
+        **options: Unpack[WriteOptions],
+    ) -> Commit:
+        """Delete every row with one of these keys. ``rows`` have the key columns, or those that ``on`` names.
+
+        By the table's keys nothing is read and nothing counted ("equality"), as in ``upsert``; by other columns, and in
+        the other modes, the rows are searched.
+        """
+        return writes.delete_keys(self._destination, rows, on, mode, options)
 
     def merge(
         self,
@@ -381,8 +415,12 @@ class TableHandle:
         ref: str | None = None,
         limit: int | None = None,
         case_sensitive: bool = False,
+        params: Mapping[str, object] | None = None,
     ) -> Scan:
-        """Rows of one snapshot, pinned now. ``where`` is a Spark SQL expression; put filters here, they prune files."""
+        """Rows of one snapshot, pinned now. ``where`` is a Spark SQL expression; put filters here, they prune files.
+
+        ``:name`` in it is a parameter, whose value is in ``params``.
+        """
         return reads.scan(
             self._source,
             where,
@@ -392,6 +430,7 @@ class TableHandle:
             ref=ref,
             limit=limit,
             case_sensitive=case_sensitive,
+            params=params,
         )
 
     def changes(self, since: Moment | None, until: Moment | None = None) -> Changes:

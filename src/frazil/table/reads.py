@@ -13,7 +13,7 @@ from frazil.catalog import records
 from frazil.commit.origins import author_of
 from frazil.commit.snapshot_layout import LINEAGE, VERB
 from frazil.errors import CorruptMetadata
-from frazil.expr import parse_filter
+from frazil.expr import parse_filter, with_params
 from frazil.format.metadata import MAIN
 from frazil.format.storage import Storage
 from frazil.model import Lineage, SharedCommit, Snapshot
@@ -69,8 +69,10 @@ def scan(
     ref: str | None,
     limit: int | None,
     case_sensitive: bool,
+    params: Mapping[str, object] | None = None,
 ) -> Scan:
     observe.calling()
+    (where,) = with_params(params, where)
     metadata = source.metadata()
     pinned, schema = resolve_snapshot(metadata, snapshot=snapshot, as_of=as_of, ref=ref)
     condition = parse_filter(where, schema, case_sensitive=case_sensitive)

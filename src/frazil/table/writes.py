@@ -15,11 +15,13 @@ from frazil.dml.add_files import checked_paths, name_mapping_of, read_footers
 from frazil.dml.assignments import is_column
 from frazil.dml.cherry_pick import cherry_pick as pick
 from frazil.dml.engine import ARROW, Engine
+from frazil.dml.matching import GivenRows, Matching, default_mode, matching, upsert_matching
+from frazil.dml.matching import delete_keys as build_delete_keys
 from frazil.dml.merge import Merge, Source
 from frazil.dml.row_delta import row_delta as build_row_delta
 from frazil.dml.upsert import key_spec
 from frazil.errors import InvalidInput, Unsupported
-from frazil.expr import Filter, parse_filter
+from frazil.expr import Filter, parse_filter, with_params
 from frazil.format.properties import NAME_MAPPING
 from frazil.format.schemas import evolve
 from frazil.model import Commit, Isolation
@@ -28,6 +30,8 @@ from frazil.table.begin import begin
 from frazil.table.call import Build, Call, Statement
 from frazil.table.destination import Destination
 from frazil.table.options import MODES, UPSERT_MODES, Mode, UpsertMode, WriteOptions, chosen_mode
+
+Params = Mapping[str, object]
 
 
 def append(destination: Destination, rows: object, options: WriteOptions) -> Commit:
@@ -63,10 +67,16 @@ def add_files(destination: Destination, paths: object, options: WriteOptions) ->
 
 
 def overwrite(
-    destination: Destination, rows: object, where: str, case_sensitive: bool, options: WriteOptions
+    destination: Destination,
+    rows: object,
+    where: str,
+    case_sensitive: bool,
+    options: WriteOptions,
+    params: Params | None = None,
 ) -> Commit:
+    (where,) = with_params(params, where)
     rows = opened(rows)
-    call = begin(destination, "overwrite", options, {"where": where}, rows)
+    call = begin(destination, "overwrite", options, _named({"where": where}, params), rows)
     condition = _condition(where, call, case_sensitive)
     if call.found is not None:
         return _same_rows(call.found, rows)
@@ -98,8 +108,10 @@ def delete(
     on_added: str | None,
     case_sensitive: bool,
     options: WriteOptions,
+    params: Params | None = None,
 ) -> Commit:
-    call = begin(destination, "delete", _with_on_added(on_added, options), {"where": where})
+    (where,) = with_params(params, where)
+    call = begin(destination, "delete", _with_on_added(on_added, options), _named({"where": where}, params))
     condition = _condition(where, call, case_sensitive)
     if call.found is not None:
         return call.found
@@ -130,10 +142,14 @@ def update(
     mode: Mode | None,
     case_sensitive: bool,
     options: WriteOptions,
+    params: Params | None = None,
 ) -> Commit:
     is_mapping = isinstance(assignments, Mapping)
     shown = {str(name): repr(value) for name, value in assignments.items()} if is_mapping else {}
-    call = begin(destination, "update", options, {"where": where, "set": shown})
+    if is_mapping:
+        where, *values = with_params(params, where, *assignments.values())
+        assignments = dict(zip(assignments, values, strict=True))
+    call = begin(destination, "update", options, _named({"where": where, "set": shown}, params))
     condition = _condition(where, call, case_sensitive)
     if call.found is not None:
         return call.found
@@ -149,12 +165,25 @@ def update(
     )
 
 
-def upsert(destination: Destination, rows: object, mode: UpsertMode | None, options: WriteOptions) -> Commit:
+def upsert(
+    destination: Destination,
+    rows: object,
+    mode: UpsertMode | None,
+    options: WriteOptions,
+    on: Sequence[str] | None = None,
+    latest_by: str | None = None,
+) -> Commit:
     rows = opened(rows)
-    call = begin(destination, "upsert", options, {}, rows)
+    given = {"on": on, "latest_by": latest_by}
+    call = begin(destination, "upsert", options, {name: each for name, each in given.items() if each is not None}, rows)
     if call.found is not None:
         return _same_rows(call.found, rows)
     chosen = chosen_mode(mode, call.view.metadata, "frazil.upsert.mode", UPSERT_MODES, "equality")
+    if on is not None or latest_by is not None:
+        by = matching(call.view.metadata, on, latest_by)
+        chosen = default_mode(by, chosen, is_given=mode is not None)
+        if not by.is_plain:
+            return _upsert_matching(destination, call, rows, by, chosen)
     return _run_with_rows(
         destination,
         call,
@@ -162,6 +191,49 @@ def upsert(destination: Destination, rows: object, mode: UpsertMode | None, opti
         lambda rows: lambda view, settings: call.engine.upsert(view, rows, settings, chosen),
         by_key=chosen == "equality",
         is_whole=chosen != "equality",
+    )
+
+
+def _upsert_matching(destination: Destination, call: Call, rows: object, by: Matching, mode: UpsertMode) -> Commit:
+    if call.engine is not ARROW:
+        raise Unsupported(
+            "upsert() with on= or latest_by= does not run on Spark in this release",
+            advice="Use merge(df, on=[…]), or pass frame.toArrow()",
+        )
+    return _run_with_rows(destination, call, rows, lambda rows: _upserting(GivenRows(rows), by, mode))
+
+
+def _upserting(rows: GivenRows, by: Matching, mode: UpsertMode) -> Build:
+    return lambda view, settings: upsert_matching(view, rows, by, settings, mode)
+
+
+def delete_keys(
+    destination: Destination,
+    rows: object,
+    on: Sequence[str] | None,
+    mode: UpsertMode | None,
+    options: WriteOptions,
+) -> Commit:
+    rows = opened(rows)
+    call = begin(destination, "delete_keys", options, {} if on is None else {"on": on}, rows)
+    if call.found is not None:
+        return call.found
+    if call.engine is not ARROW:
+        raise Unsupported("delete_keys() does not run on Spark in this release", advice="Pass frame.toArrow()")
+    metadata = call.view.metadata
+    by = matching(metadata, on)
+    chosen = chosen_mode(mode, metadata, "frazil.upsert.mode", UPSERT_MODES, "equality")
+    chosen = default_mode(by, chosen, is_given=mode is not None)
+    if chosen == "equality" and mode is None and key_spec(metadata) is None:
+        chosen = "position"
+    given = GivenRows(rows)
+    return _run(
+        destination,
+        Statement(
+            call,
+            lambda view, settings: build_delete_keys(view, given, by, settings, chosen),
+            is_whole=chosen != "equality",
+        ),
     )
 
 
@@ -233,6 +305,13 @@ def cherry_pick(destination: Destination, snapshot: int, options: WriteOptions) 
     if call.found is not None:
         return call.found
     return _run(destination, Statement(call, lambda view, settings: pick(view, snapshot, settings)))
+
+
+def _named(parameters: Mapping[str, object], params: Params | None) -> Mapping[str, object]:
+    """What identifies a call. Without ``params`` it is what earlier versions made of it."""
+    if params is None:
+        return parameters
+    return {**parameters, "params": {name: repr(value) for name, value in params.items()}}
 
 
 def _condition(where: str, call: Call, case_sensitive: bool) -> Filter:
