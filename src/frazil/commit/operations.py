@@ -21,6 +21,8 @@ from frazil.model import Content, DataFile, Isolation, Lineage, Manifest, Origin
 from frazil.read.deletes import Keys
 
 OnDeleted = Literal["abort", "keep", "drop"]
+OnConflict = Literal["redo", "abort"]
+"""What a statement does that meets a conflict: it is evaluated again on what changed, or refused."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from frazil.commit.context import OnPhase
 from frazil.commit.intents import Intent, IntentConflict
 from frazil.commit.metadata_changes import metadata_change, pin
-from frazil.commit.operations import Identity, Kind, MetadataChange, Write
+from frazil.commit.operations import Identity, Kind, MetadataChange, OnConflict, Write
 from frazil.commit.retry import Retry
 from frazil.dml.engine import ARROW, Engine
 from frazil.dml.redo import continued, without_lost_groups
@@ -19,8 +18,6 @@ from frazil.format.updates import apply
 from frazil.model import Commit
 
 Build = Callable[[View, Settings], Write]
-OnConflict = Literal["redo", "abort"]
-"""What a statement does that meets a conflict: it is evaluated again on what changed, or refused."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
 from frazil.commit.context import OnPhase
-from frazil.commit.operations import OnDeleted
+from frazil.commit.operations import OnConflict, OnDeleted
 from frazil.commit.retry import Retry
 from frazil.dml.engine import EngineName
 from frazil.errors import InvalidInput
 from frazil.format.metadata import MAIN, TableMetadata
 from frazil.format.schemas import suggestion
 from frazil.model import Isolation
-from frazil.table.call import OnConflict
 
 Mode = Literal["merge-on-read", "copy-on-write"]
 UpsertMode = Literal["equality", "position", "copy-on-write"]
