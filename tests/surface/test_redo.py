@@ -232,6 +232,21 @@ def test_p39_counts_are_those_of_the_statement_run_at_the_head(table: frazil.Tab
     assert gone.rows_deleted == 20
 
 
+@pytest.mark.parametrize("mode", ["position", "copy-on-write"])
+def test_p39_a_key_with_several_rows_counts_as_updated_once(table: frazil.Table, mode: Any) -> None:
+    """Whether they are in files that changed, in files that did not, or in both."""
+    table.append([*rows([7, 8], v=-7), *rows([300], v=-7)])
+
+    def theirs() -> None:
+        table.append(rows([7, 9], v=-8))
+        table.delete("id in (8, 9) and v >= 0", mode="merge-on-read")
+
+    given = rows([7, 8, 9, 300, 400], v=1)
+    done = table.upsert(given, mode=mode, retry=QUICK, on_phase=at_head_read(theirs))
+    assert (done.redone, done.rows_inserted, done.rows_updated, done.rows_deleted) == (1, 1, 4, 2)
+    assert content(table) == sorted({**base_rows(), **{row["id"]: row["v"] for row in given}}.items())
+
+
 def test_p39_a_statement_that_loses_too_often_says_how_far_it_came(table: frazil.Table) -> None:
     given = iter(range(500, 600))
     add = lambda: table.append(rows([next(given)], v=7))  # noqa: E731

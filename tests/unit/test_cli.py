@@ -738,7 +738,7 @@ def contested(lake: Path) -> Path:
                 events.append([{"id": 1, "name": "secret"}])
 
         with pytest.raises(frazil.ConflictError):
-            nightly.delete("id = 1", on_phase=add, commit_id="d-1")
+            nightly.delete("id = 1", on_phase=add, commit_id="d-1", on_conflict="abort")
         nightly.delete("id = 1")
     return lake
 

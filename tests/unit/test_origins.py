@@ -181,9 +181,12 @@ def test_an_error_says_winner_and_advice_once() -> None:
 
 
 def test_advice_that_two_conflicts_share_in_part_is_said_once() -> None:
+    retry = "Re-read the table and retry the delete"
     found = [
-        Conflict("a", "x", advice="Re-read the table and retry the delete. Or choose snapshot isolation"),
-        Conflict("b", "y", advice="Re-read the table and retry the delete"),
+        Conflict(
+            Check.NO_ADDED_ROWS, "x", advice="Re-read the table and retry the delete. Or choose snapshot isolation"
+        ),
+        Conflict(Check.NO_REMOVED_ROWS, "y", advice=retry),
     ]
     text = str(conflict_error("delete", EVENTS, found))
     assert text.splitlines()[-1] == "  Re-read the table and retry the delete. Or choose snapshot isolation."

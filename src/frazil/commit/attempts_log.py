@@ -31,7 +31,8 @@ def ended(context: CommitContext, unit: CommitUnit, progress: Progress, error: E
     """Record a commit that has ended, if it met other writers or faults. Never raises."""
     log = context.catalog.attempts
     # To wait for a catalog that does not answer, only to tell it so, would keep the error from its caller.
-    if log is None or isinstance(error, CatalogUnavailable):
+    causes = () if error is None else (error, error.__cause__)
+    if log is None or any(isinstance(each, CatalogUnavailable) for each in causes):
         return
     record = record_of(unit, progress, error)
     if record is None:

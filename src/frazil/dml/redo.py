@@ -131,12 +131,10 @@ def _rows_alone(write: Write) -> Write:
 def _fewer(write: Write, gone: Mapping[str, int]) -> RowCounts:
     """The counts of a write without what it does to some files. ``gone``: how many live rows it deletes of each."""
     rows = write.rows
-    if write.kind is not Kind.UPSERT:
-        return replace(rows, deleted=rows.deleted - sum(gone.values()))
-    moved = sum(len(write.moved[path]) for path in gone if path in write.moved)
-    # A row that was replaced counts as updated, and its new version is inserted until one is found again.
-    updated = min(rows.updated, moved)
-    return RowCounts(rows.inserted + updated, rows.updated - updated, rows.deleted - (moved - updated))
+    if write.kind is Kind.UPSERT:
+        # Which of the keys were there is counted over all files together (``upsert.py``): one may be in several.
+        return RowCounts(rows.inserted + rows.updated)
+    return replace(rows, deleted=rows.deleted - sum(gone.values()))
 
 
 def _deleted_rows(write: Write, path: str, old: Mapping[str, FileTask], before: View) -> int:

@@ -119,6 +119,8 @@ def _by_position(builder: WriteBuilder, incoming: _IncomingRows, read: Read, cou
         if rows:
             builder.move(task.file.file_path, rows)
         replaced += len(rows)
+    for task in view.tasks_kept(read.where):
+        replaced += len(_found(task, context, keys, there))
     updated = _distinct(incoming.columns_of(there)) if there else 0
     # More rows than keys: a key existed more than once; one row of it counts as updated.
     counts = RowCounts(inserted=count - updated, updated=updated, deleted=replaced - updated)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from pyiceberg.schema import Schema
@@ -71,6 +71,13 @@ class View:
         """The files to evaluate that may hold rows the filter selects, with all their statistics."""
         found = plan(self.metadata, self.snapshot, where, self.storage, all_statistics=True).tasks
         return found if self.kept is None else tuple(task for task in found if task.file.file_path in self.kept.left)
+
+    def tasks_kept(self, where: Filter) -> tuple[FileTask, ...]:
+        """The files whose rows an earlier evaluation has replaced: they are the same as then, and stay replaced."""
+        if self.kept is None or not self.kept.write.moved:
+            return ()
+        moved = self.kept.write.moved
+        return tuple(task for task in replace(self, kept=None).tasks(where) if task.file.file_path in moved)
 
     def check_size(self, tasks: Iterable[FileTask], verb: str) -> None:
         """Raises Unsupported when these are more bytes than one process should read for a verb."""

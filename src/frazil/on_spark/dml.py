@@ -126,11 +126,16 @@ class SparkEngine:
         read = keys.read()
         tasks = [replace(task, residual=None) for task in view.tasks(read.where)]
         updated = replaced = 0
+        found: Frame | None = None
         if tasks:
             found = keys.matching(builder.rows(tasks, keys.schema)).localCheckpoint()
             how = COPY_ON_WRITE if mode == "copy-on-write" else MERGE_ON_READ
             replaced = builder.delete_positions(tasks, found.select(FILE, POSITION), how, moved=True)
             updated = keys.distinct(found) if replaced else 0
+        if kept := [replace(task, residual=None) for task in view.tasks_kept(read.where)]:
+            again = keys.matching(builder.rows(kept, keys.schema))
+            replaced += again.count()
+            updated = keys.distinct(again if found is None else found.unionByName(again))
         # More rows than keys: a key existed more than once; one row of it counts as updated.
         counts = RowCounts(inserted=count - updated, updated=updated, deleted=replaced - updated)
         return builder.build(Kind.UPSERT, counts, reads=(read,), keys=keys.field_ids)
