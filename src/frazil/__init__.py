@@ -35,7 +35,7 @@ if _typing.TYPE_CHECKING:
     from frazil.commit.retry import Retry
     from frazil.expr import lit
     from frazil.lake import Lake, connect, register
-    from frazil.model import Commit, Conflict, Winner
+    from frazil.model import Commit, Conflict, TransactionCommit, Winner
     from frazil.on_spark.session import local as spark
     from frazil.read.changes import Changes
     from frazil.read.scan import Scan
@@ -54,6 +54,7 @@ else:
         "Scan": "frazil.read.scan:Scan",
         "Table": "frazil.table.table:Table",
         "Transaction": "frazil.transaction:Transaction",
+        "TransactionCommit": "frazil.model:TransactionCommit",
         "Winner": "frazil.model:Winner",
         "connect": "frazil.lake:connect",
         "lit": "frazil.expr:lit",
@@ -104,6 +105,7 @@ __all__ = [
     "Table",
     "TableExists",
     "Transaction",
+    "TransactionCommit",
     "Unsupported",
     "Winner",
     "connect",

@@ -260,12 +260,8 @@ class Lake:
         ident = Ident.parse(name)
         if exists_ok and self.exists(name):
             return Table(CommitNow(self, ident))
-        if schema is None:
-            if as_ is None:
-                raise InvalidInput("create_table needs a schema", advice="Give a schema, or rows with as_=…")
-            as_ = opened(as_)
-            schema = nullable_schema(as_) if is_frame(as_) else incoming_schema(as_)
-        metadata = self._new_metadata(ident, schema, partition_by, sort_by, keys, properties, location, comment)
+        schema, as_ = self.schema_of(schema, as_)
+        metadata = self.new_metadata(ident, schema, partition_by, sort_by, keys, properties, location, comment)
         table = Table(CommitNow(self, ident))
         try:
             created = self.catalog.create(ident, metadata)
@@ -454,7 +450,16 @@ class Lake:
 
     # Inner workings
 
-    def _new_metadata(
+    def schema_of(self, schema: object, rows: object) -> tuple[object, object]:
+        """The schema of a new table, given or that of its rows; and the rows, which may have been opened for that."""
+        if schema is not None:
+            return schema, rows
+        if rows is None:
+            raise InvalidInput("create_table needs a schema", advice="Give a schema, or rows with as_=…")
+        rows = opened(rows)
+        return (nullable_schema(rows) if is_frame(rows) else incoming_schema(rows)), rows
+
+    def new_metadata(
         self,
         ident: Ident,
         schema: object,
@@ -465,6 +470,7 @@ class Lake:
         location: str | None,
         comment: str | None,
     ) -> TableMetadata:
+        """The first version of a table. Nothing is created."""
         from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
         from pyiceberg.table.metadata import new_table_metadata
         from pyiceberg.table.sorting import UNSORTED_SORT_ORDER

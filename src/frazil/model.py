@@ -304,11 +304,14 @@ class Conflict:
     advice: str = ""
     winner: Winner | None = None
     """Whose commit it is; None: the conflict is not with one snapshot."""
+    table: str = ""
+    """The table, where the commit has several."""
 
     @property
     def evidence(self) -> str:
-        """The check, what it found, and in which files. The winner is not in it."""
-        return f"{self.check}: {self.detail}{_in_files(self.detail, self.files)}"
+        """The table if there are several, the check, what it found, and in which files. The winner is not in it."""
+        where = f"{self.table}: " if self.table else ""
+        return f"{where}{self.check}: {self.detail}{_in_files(self.detail, self.files)}"
 
     @property
     def caused_by(self) -> str:
@@ -358,3 +361,20 @@ class Commit:
     """The write landed, and a later rollback removed it from the branch's history; it is not committed again."""
     redone: int = 0
     """How often the statement was evaluated again, because rows that it would have read arrived or went."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionCommit:
+    """What a transaction did that wrote to several tables: all of them changed at one moment."""
+
+    commit_id: str
+    attempts: int = 1
+    elapsed: float = 0.0
+    already_committed: bool = False
+    tables: Mapping[str, Commit] = field(default_factory=dict)
+    """What was done to each table that the transaction wrote to, by name."""
+
+    @property
+    def changed(self) -> bool:
+        """False: nothing was left to do in any table."""
+        return any(each.changed for each in self.tables.values())

@@ -12,11 +12,13 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from opentelemetry import metrics
 
-from frazil.model import Commit, Conflict, Origin
+from frazil.model import Commit, Conflict, Origin, TransactionCommit
+
+Done = TypeVar("Done", bound=Commit | TransactionCommit)
 
 log = logging.getLogger("frazil.commit")
 
@@ -117,6 +119,7 @@ class Recorder(Protocol):
     def calling(self) -> None: ...
     def scanned(self, source: Any, scan: Any, branch: str, is_historic: bool) -> Any: ...
     def committing(self, context: Any, operations: Any, identity: Any, run: Callable[[], Commit]) -> Commit: ...
+    def committing_tables(self, context: Any, unit: Any, identity: Any, run: Callable[[], Done]) -> Done: ...
     def redone(self, context: Any, operations: Any, identity: Any) -> None: ...
     def begun(self, transaction: Any) -> None: ...
     def ending(self, transaction: Any) -> contextlib.AbstractContextManager[None]: ...
@@ -140,6 +143,11 @@ def scanned(source: Any, scan: Any, branch: str, is_historic: bool) -> Any:
 def committing(context: Any, operations: Any, identity: Any, run: Callable[[], Commit]) -> Commit:
     """Run a commit to its end."""
     return run() if recorder is None else recorder.committing(context, operations, identity, run)
+
+
+def committing_tables(context: Any, unit: Any, identity: Any, run: Callable[[], Done]) -> Done:
+    """Run a commit to several tables to its end."""
+    return run() if recorder is None else recorder.committing_tables(context, unit, identity, run)
 
 
 def redone(context: Any, operations: Any, identity: Any) -> None:

@@ -33,7 +33,7 @@ from frazil.errors import (
     InvalidInput,
     StorageError,
 )
-from frazil.model import Commit, Ident
+from frazil.model import Commit, Ident, TransactionCommit
 from frazil.table.options import checked_commit_id, checked_retry
 from frazil.transaction import Course, Transaction
 
@@ -116,8 +116,8 @@ class _Doubt(Generic[T]):
     value: T
     error: CommitUnknown
 
-    def made(self, commit: Commit) -> bool:
-        return commit.snapshot_id in self.transaction._snapshot_ids
+    def made(self, commit: Commit | TransactionCommit) -> bool:
+        return self.transaction._made(commit)
 
 
 class _Again(Exception):
@@ -219,7 +219,7 @@ class _Run(Generic[T]):
             self._raise_again(error, transaction, is_commit=True)
             raise
         done = transaction.result
-        if done is not None and done.already_committed and done.snapshot_id not in transaction._snapshot_ids:
+        if done is not None and done.already_committed and not transaction._made(done):
             # An earlier call has landed: of this run, or of another one with the same commit id.
             return next((each.value for each in self._doubts if each.made(done)), value)
         return value
@@ -231,7 +231,7 @@ class _Run(Generic[T]):
             return
         if isinstance(error, ConflictError) and error.retryable:
             self._conflicts += 1
-            self._contended = transaction._touched
+            self._contended = transaction._named(error.conflicts[0].table) or transaction._touched
             if self._contended is not None and self._conflicts >= _TURN_AFTER:
                 self._turns.contended(self._contended, self._runtime.monotonic())
             raise _Again(error) from error

@@ -1,13 +1,14 @@
 """Reads and writes that take effect together.
 
 A transaction pins all tables at one instant when it first touches any of them (rule P28). Its verbs stage files and
-keep their operations; its scans see the rows of its own writes and are its read set. Committing sends the operations as
-one chain, checked against everything that landed since the instant.
+keep their operations; its scans see the rows of its own writes and are its read set. Committing sends the operations of
+each table as one chain, checked against everything that landed since the instant, and all tables in one swap.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -19,7 +20,7 @@ from frazil.catalog.base import Head
 from frazil.commit.checking import conflicts_at
 from frazil.commit.combine import combined
 from frazil.commit.context import OnPhase
-from frazil.commit.loop import commit
+from frazil.commit.loop import commit, commit_tables
 from frazil.commit.metadata_changes import pin
 from frazil.commit.operations import Base, Identity, Kind, MetadataChange, Operation, Read, Write, digest
 from frazil.commit.origins import TRANSACTION
@@ -29,11 +30,11 @@ from frazil.commit.retention import expires_with_commits
 from frazil.commit.retry import Retry, from_properties
 from frazil.commit.stages import Refused
 from frazil.commit.unit import TableUnit
-from frazil.errors import FrazilError, InvalidInput, NoSuchTable, Unsupported
+from frazil.errors import FrazilError, InvalidInput, NoSuchNamespace, NoSuchTable, TableExists, Unsupported
 from frazil.expr import Filter
 from frazil.format.metadata import MAIN, TableMetadata
 from frazil.format.updates import apply
-from frazil.model import Commit, Ident, Isolation, SharedCommit
+from frazil.model import Commit, Ident, Isolation, SharedCommit, TransactionCommit
 from frazil.table.call import Statement
 from frazil.table.destination import Refuse
 from frazil.table.handle import TableHandle
@@ -70,6 +71,9 @@ class Instant:
         if ident not in self._heads:
             self._heads[ident] = self._load(ident)
         return self._heads[ident]
+
+    def has(self, ident: Ident) -> bool:
+        return self._pointers is not None and ident in self._pointers
 
     def _load(self, ident: Ident) -> Head:
         if self._pointers is None:
@@ -129,6 +133,16 @@ class PinnedTable:
     scratch: list[TableUnit] = field(default_factory=list)
     lists: list[str] = field(default_factory=list)
     """Files written only so that the transaction can read its own rows."""
+    is_dropped: bool = False
+
+    @property
+    def is_made(self) -> bool:
+        """The transaction creates it."""
+        return not self.head.location
+
+    @property
+    def is_written(self) -> bool:
+        return bool(self.operations) or self.is_made or self.is_dropped
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +157,7 @@ class Course:
 
 
 class Transaction:
-    """Several reads and writes of one table, one commit. Use it in a ``with`` block, from one thread at a time."""
+    """Reads and writes of any number of tables, one commit. For a ``with`` block, and the thread that began it."""
 
     isolation = Isolation.SERIALIZABLE
 
@@ -164,19 +178,19 @@ class Transaction:
         self._retry = checked_retry(retry)
         self._commit_id = commit_id
         self._course = course
-        self._result: Commit | None = None
+        self._result: Commit | TransactionCommit | None = None
         self._raised: FrazilError | None = None
         self._instant: Instant | None = None
         self._tables: dict[Ident, PinnedTable] = {}
-        self._written: Ident | None = None
         self._state = "open"
         self._pid = os.getpid()
+        self._thread = threading.get_ident()
         self._pins: list[str] = []
         self._origin = lake.origin(TRANSACTION)
         observe.begun(self)
 
     @property
-    def result(self) -> Commit | None:
+    def result(self) -> Commit | TransactionCommit | None:
         """What was committed; None before that, and where there was nothing to commit."""
         return self._result
 
@@ -187,8 +201,53 @@ class Transaction:
         self._pinned(ident)
         return TransactionTable(KeepForTransaction(self, ident))
 
-    def commit(self) -> Commit | None:
-        """Make everything visible at once. None: there was nothing to commit. Raises ConflictError and its like."""
+    def create_table(
+        self,
+        name: str | tuple[str, ...],
+        schema: object = None,
+        *,
+        partition_by: Sequence[str] | None = (),
+        sort_by: Sequence[str] | None = (),
+        keys: Sequence[str] | None = (),
+        properties: Mapping[str, str] | None = None,
+        location: str | None = None,
+        comment: str | None = None,
+        as_: object = None,
+    ) -> TransactionTable:
+        """Create a table that exists once the transaction is committed. The arguments are those of Lake.create_table.
+
+        Raises TableExists if there was one at the transaction's instant, or at its commit.
+        """
+        self._check_open()
+        ident = Ident.parse(name)
+        with self._noting():
+            self._check_several("create_table() in a transaction")
+            self._check_new(ident)
+            schema, as_ = self.lake.schema_of(schema, as_)
+            made = self.lake.new_metadata(ident, schema, partition_by, sort_by, keys, properties, location, comment)
+        self._tables[ident] = PinnedTable(Head("", made, self.lake.runtime.now_ms()), made)
+        table = self.table(name)
+        if as_ is not None:
+            table.append(as_)
+        return table
+
+    def drop_table(self, name: str | tuple[str, ...]) -> None:
+        """Drop a table when the transaction is committed. Its files stay. What the transaction wrote to it is lost."""
+        self._check_open()
+        ident = Ident.parse(name)
+        with self._noting():
+            self._check_several("drop_table() in a transaction")
+            table = self._pinned(ident)
+        self._drop_files(table)
+        table.operations, table.bases, table.is_dropped = [], [], True
+        if table.is_made:
+            del self._tables[ident]
+
+    def commit(self) -> Commit | TransactionCommit | None:
+        """Make everything visible at once. None: there was nothing to commit. Raises ConflictError and its like.
+
+        A ``TransactionCommit`` where several tables were written to.
+        """
         self._check_open()
         try:
             with observe.ending(self), self._noting():
@@ -197,23 +256,29 @@ class Transaction:
         finally:
             self._unpin()
 
-    def _commit(self) -> Commit | None:
+    def _commit(self) -> Commit | TransactionCommit | None:
         self._state = "committed"
         try:
-            if self._written is None:
+            written = self._written
+            if not written:
                 return None
-            table = self._tables[self._written]
             identity = self._identity()
-            retry = self._retry or from_properties(table.head.metadata.properties)
-            operations = self._final(table)
-            self._check_other_tables()
+            retry = self._retry or from_properties(self._tables[written[0]].head.metadata.properties)
+            units = self._units()
+            if not self.lake.catalog.capabilities.swaps_tables:
+                self._check_other_tables()
+                units = [each for each in units if each.ident in written]
         except BaseException:
             self._drop_staged()
             raise
         finally:
             self._drop_scratch()
         on_phase = None if self._course is None else self._course.on_phase
-        return commit(self.lake.commit_context(self._written, on_phase), operations, identity, retry)
+        context = self.lake.commit_context(written[0], on_phase)
+        (first, *others) = units
+        if not others and not first.is_dropped and first.made is None:
+            return commit(context, first.operations, identity, retry)
+        return commit_tables(context, units, identity, retry)
 
     def rollback(self) -> None:
         """Forget everything; the files that were staged are removed. A second call does nothing."""
@@ -247,8 +312,15 @@ class Transaction:
 
     @property
     def _touched(self) -> Ident | None:
-        """The table that it writes to, else the first that it read."""
-        return self._written or next(iter(self._tables), None)
+        """The first table that it writes to, else the first that it read."""
+        return next(iter((*self._written, *self._tables)), None)
+
+    def _named(self, name: str) -> Ident | None:
+        return next((ident for ident in self._tables if str(ident) == name), None)
+
+    @property
+    def _written(self) -> list[Ident]:
+        return sorted(ident for ident, table in self._tables.items() if table.is_written)
 
     @property
     def _snapshot_ids(self) -> frozenset[int]:
@@ -257,12 +329,27 @@ class Transaction:
         return frozenset(each.snapshot_id for each in writes if isinstance(each, Write) and each.snapshot_id)
 
     def _found(self) -> Commit | None:
-        """The commit with this transaction's id, in the newest version of the table."""
+        """The commit with this transaction's id, in the newest version of a table that it writes to."""
         ident = self._touched
         if ident is None or self._commit_id is None:
             return None
-        identity = Identity(self._commit_id, digest("transaction", table=str(ident)), given=True)
-        return find_commit(self.lake.catalog, self.lake.catalog.load(ident).metadata, identity)
+        identity = Identity(self._commit_id, self._digest(self._written or [ident]), given=True)
+        for each in self._written or [ident]:
+            table = self._tables[each]
+            try:
+                metadata = self.lake.catalog.load(each).metadata
+            except NoSuchTable:
+                if not (table.is_made or table.is_dropped):
+                    raise
+                metadata = table.head.metadata
+            if (found := find_commit(self.lake.catalog, metadata, identity)) is not None:
+                return found
+        return None
+
+    def _made(self, done: Commit | TransactionCommit) -> bool:
+        """The commit is this transaction's, not that of an earlier one with the same id."""
+        commits = [done] if isinstance(done, Commit) else list(done.tables.values())
+        return any(each.snapshot_id in self._snapshot_ids for each in commits)
 
     def _was_raised(self, error: BaseException) -> bool:
         """The error is the transaction's own, not one of another call inside the function."""
@@ -276,17 +363,43 @@ class Transaction:
         if ident not in self._tables:
             with self._noting():
                 self._pin(ident)
+        if self._tables[ident].is_dropped:
+            raise NoSuchTable(f"The table {ident} was dropped by this transaction")
         return self._tables[ident]
 
     def _pin(self, ident: Ident) -> None:
-        if self._instant is None:
-            if self._course is not None:
-                self._course.before_pin(ident)
-            self._instant = Instant(self.lake)
-        head = self._instant.head(ident)
+        head = self._at(ident).head(ident)
+        for other, table in self._tables.items():
+            if table.head.metadata.uuid == head.metadata.uuid:
+                raise InvalidInput(
+                    f"{ident} and {other} are names of one and the same table",
+                    evidence=f"Both have the UUID {head.metadata.uuid}",
+                    advice=f"Use one of them: tx.table({str(other)!r})",
+                )
         self._tables[ident] = PinnedTable(head, head.metadata)
         if expires_with_commits(head.metadata):
             self._keep_snapshots(head.metadata)
+
+    def _at(self, first: Ident) -> Instant:
+        """The transaction's instant, pinned with the first table."""
+        if self._instant is None:
+            if self._course is not None:
+                self._course.before_pin(first)
+            self._instant = Instant(self.lake)
+        return self._instant
+
+    def _check_new(self, ident: Ident) -> None:
+        """Raises TableExists, NoSuchNamespace."""
+        if ident in self._tables and self._tables[ident].is_dropped:
+            raise Unsupported(
+                f"One transaction cannot drop {ident} and create it again",
+                advice="Overwrite it, or drop it in a transaction of its own",
+            )
+        if ident in self._tables or self._at(ident).has(ident):
+            raise TableExists(f"The table {ident} exists already")
+        if ident.namespace not in self.lake.catalog.namespaces():
+            name = ".".join(ident.namespace)
+            raise NoSuchNamespace(f"There is no namespace {name}", advice=f"Create it: lake.create_namespace({name!r})")
 
     @contextmanager
     def _noting(self) -> Iterator[None]:
@@ -316,17 +429,22 @@ class Transaction:
     def _check_writable(self, ident: Ident) -> None:
         """Raises InvalidInput or Unsupported if this table cannot be written to."""
         self._check_open()
-        if self._written not in (None, ident):
+        if any(each != ident for each in self._written):
+            self._check_several(f"writing to {ident} as well as to {self._written[0]} in one transaction")
+
+    def _check_several(self, what: str) -> None:
+        """Raises Unsupported where the catalog cannot swap several tables at once."""
+        if not self.lake.catalog.capabilities.swaps_tables:
             raise Unsupported(
-                f"This transaction already writes to {self._written}, and writing to several tables is not supported "
-                "in this release",
-                advice="Commit one before the other",
+                f"The catalog {self.lake.catalog.name} commits one table at a time and does not take {what}",
+                advice="Commit one table after the other, each with a commit_id, so that the rest can be repeated; or "
+                "write to branches and fast-forward them at the end; or keep the tables in a catalog on SQLite or "
+                "Postgres",
             )
 
     def _keep(self, ident: Ident, operation: Operation, base: TableMetadata) -> None:
         """Commit an operation that was made on ``base`` at the end of the transaction."""
         self._check_writable(ident)
-        self._written = ident
         self._tables[ident].operations.append(operation)
         self._tables[ident].bases.append(base)
 
@@ -335,6 +453,8 @@ class Transaction:
             raise InvalidInput(f"This transaction is {self._state}", advice="Begin another one")
         if os.getpid() != self._pid:
             raise InvalidInput("This transaction was begun by another process", advice="Begin one after the fork")
+        if threading.get_ident() != self._thread:
+            raise InvalidInput("This transaction was begun by another thread", advice="Begin one in each thread")
 
     # Committing
 
@@ -342,7 +462,31 @@ class Transaction:
         given = checked_commit_id(self._commit_id)
         chosen = str(self.lake.runtime.new_uuid()) if given is None else given
         is_named = given is not None and (self._course is None or self._course.is_named)
-        return Identity(chosen, digest("transaction", table=str(self._written)), is_named, self._origin)
+        return Identity(chosen, self._digest(self._written), is_named, self._origin)
+
+    @staticmethod
+    def _digest(written: Sequence[Ident]) -> str:
+        if len(written) == 1:
+            return digest("transaction", table=str(written[0]))
+        return digest("transaction", tables=[str(each) for each in written])
+
+    def _units(self) -> list[TableUnit]:
+        """What the transaction did to each table that it wrote to, or whose rows it depends on."""
+        lake = self.lake
+        finals = {ident: self._final(table) for ident, table in self._tables.items()}
+        found = [ident for ident, table in self._tables.items() if table.is_written or finals[ident]]
+        return [
+            replace(
+                TableUnit.of(ident, finals[ident], lake.storage, lake.runtime),
+                table_uuid=table.head.metadata.uuid,
+                made=table.head.metadata if table.is_made else None,
+                is_dropped=table.is_dropped,
+                is_only_read=not table.is_written,
+                has_others=len(found) > 1,
+            )
+            for ident, table in self._tables.items()
+            if ident in found
+        ]
 
     def _final(self, table: PinnedTable) -> list[Operation]:
         """The operations as they are checked and committed, all against the instant, with the reads at the end."""
@@ -379,7 +523,7 @@ class Transaction:
         """Check tables that were only read. This happens right before the commit, not atomically with it."""
         for ident, table in self._tables.items():
             reads = self._reads(table)
-            if ident == self._written or not reads:
+            if table.is_written or not reads:
                 continue
             head = self.lake.catalog.load(ident)
             if head.location != table.head.location:
@@ -387,9 +531,12 @@ class Transaction:
 
     def _drop_staged(self) -> None:
         for table in self._tables.values():
-            for operation in table.operations:
-                if isinstance(operation, Write):
-                    self.lake.storage.delete(operation.staged_paths)
+            self._drop_files(table)
+
+    def _drop_files(self, table: PinnedTable) -> None:
+        for operation in table.operations:
+            if isinstance(operation, Write):
+                self.lake.storage.delete(operation.staged_paths)
 
     def _drop_scratch(self) -> None:
         for table in self._tables.values():

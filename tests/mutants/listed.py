@@ -348,7 +348,7 @@ MUTANTS = (
         "a success after a lost response counts as another leader's",
         "P9",
         "frazil.commit.attempt:Attempt.committed_by_leader",
-        "    if progress.sent is not None and progress.sent_files is not None and outcome.group_index == 0:\n",
+        "    if sent is not None and progress.sent_files is not None and outcome.group_index == 0:\n",
         "    if False:\n",
         scene="rush",
     ),

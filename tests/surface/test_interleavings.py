@@ -114,7 +114,7 @@ def test_a_rebased_copy_can_be_picked(lake: frazil.Lake, table: frazil.Table) ->
     tx.table("s.t").delete("id = 1", branch="b", mode="copy-on-write")
     table.delete("id = 2", branch="b", mode="merge-on-read")
     done = tx.commit()
-    assert done is not None
+    assert isinstance(done, frazil.Commit)
     assert done.snapshot_id is not None
     assert pairs(table, "b") == [(3, 0)]
     with pytest.raises(frazil.InvalidInput, match="depends on deletes"):

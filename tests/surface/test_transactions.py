@@ -264,20 +264,6 @@ def test_bad_transactions_are_refused(lake: frazil.Lake, table: frazil.Table) ->
         tx.table("ns.nope")
 
 
-def test_two_tables_written_are_refused_whole_for_now(lake: frazil.Lake, table: frazil.Table) -> None:
-    other = lake.create_table("ns.other", DDL)
-    files = files_of(table), files_of(other)
-
-    def write_both() -> None:
-        with lake.transaction() as tx:
-            tx.table(NAME).append([row(3, "A", 30)])
-            tx.table("ns.other").append([row(3, "A", 30)])
-
-    with pytest.raises(frazil.Unsupported, match="several tables"):
-        write_both()
-    assert (files_of(table), files_of(other)) == files
-
-
 # The pinned instant (P28)
 
 

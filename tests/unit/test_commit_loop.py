@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 import pytest
 
-from frazil.catalog.base import Catalog, Committed, Head, Outcome, Prepared, Proposal, Stale, Unknown
+from frazil.catalog.base import Catalog, Committed, Guard, Head, Outcome, Prepared, Proposal, Stale, Unknown
 from frazil.catalog.memory import MemoryStore
 from frazil.catalog.pointer import PointerCatalog
 from frazil.catalog.store import Swap
@@ -70,11 +70,11 @@ class Referee:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._catalog, name)
 
-    def swap(self, *prepared: Prepared) -> Outcome:
+    def swap(self, *prepared: Prepared, guards: Sequence[Guard] = ()) -> Outcome:
         self.swaps += 1
         if not self.script:
-            return self._catalog.swap(*prepared)
-        return self.script.pop(0)(lambda: self._catalog.swap(*prepared))
+            return self._catalog.swap(*prepared, guards=guards)
+        return self.script.pop(0)(lambda: self._catalog.swap(*prepared, guards=guards))
 
 
 def lands_but_answer_is_lost(swap: Callable[[], Outcome]) -> Outcome:

@@ -70,6 +70,8 @@ class SqlEngine(Protocol):
     """An SQL expression, true where the database is a copy that may lag behind."""
     key_share: str
     """Appended to a SELECT: the rows found may not be deleted before this transaction ends."""
+    share: str
+    """The same: they may not be changed either. Waits for a transaction that is changing one, and shows its result."""
 
     def read(self, work: Callable[[Db], T]) -> T: ...
     def write(self, work: Callable[[Db], T], keep: Callable[[T], bool] | None = None, *, durable: bool = True) -> T:

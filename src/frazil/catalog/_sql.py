@@ -33,9 +33,9 @@ from frazil.catalog._sql_records import (
     SqlPins,
 )
 from frazil.catalog._sql_records import CREATE as CREATE_RECORDS
-from frazil.catalog.base import CommitQueue, Committed, Outcome, Release, Stale, Unknown
+from frazil.catalog.base import CommitQueue, Committed, Guard, Outcome, Release, Stale, Unknown
 from frazil.catalog.commit_lock import no_lock
-from frazil.catalog.store import Pointer, PointerSwap, Swap, stale
+from frazil.catalog.store import Pointer, PointerSwap, Swap, expected_of, stale, was_sent_before
 from frazil.errors import (
     CatalogUnavailable,
     FrazilError,
@@ -139,13 +139,9 @@ class SqlStore:
         return outcome
 
     def _swap(self, db: Db, swap: Swap) -> Committed | Stale:
-        sql = (
-            f"UPDATE {TABLES} SET metadata_location = ?, previous_metadata_location = ? "  # noqa: S608
-            f"WHERE {_ROW}{self._is_table} AND metadata_location = ?"
-        )
-        for each in swap.pointers:
-            values = (each.new, each.expected, *self._key(each.ident), each.expected)
-            if db.execute(sql, values).rowcount != 1:
+        for each in swap.in_order:
+            is_there = self._guarded(db, each) if isinstance(each, Guard) else self._set_pointer(db, each)
+            if not is_there:
                 return self._not_as_expected(db, swap, each)
         for record in swap.records:
             self.commits.insert(db, record)
@@ -157,28 +153,46 @@ class SqlStore:
             self.changes.insert_dropped(db, dropped)
         if swap.changes:
             self.changes.insert(db, swap.changes)
-        return Committed(swap.pointers[0].new)
+        return swap.committed
 
-    def _not_as_expected(self, db: Db, swap: Swap, pointer: PointerSwap) -> Committed | Stale:
+    def _set_pointer(self, db: Db, pointer: PointerSwap) -> bool:
+        """Whether it was as expected, and is set now."""
+        key = self._key(pointer.ident)
+        if pointer.expected is None:
+            assert pointer.new is not None, "a table is made with a location"
+            self._insert(db, pointer.ident, pointer.new)
+            return True
+        if pointer.new is None:
+            sql = f"DELETE FROM {TABLES} WHERE {_ROW}{self._is_table} AND metadata_location = ?"  # noqa: S608
+            return db.execute(sql, (*key, pointer.expected)).rowcount == 1
+        sql = (
+            f"UPDATE {TABLES} SET metadata_location = ?, previous_metadata_location = ? "  # noqa: S608
+            f"WHERE {_ROW}{self._is_table} AND metadata_location = ?"
+        )
+        return db.execute(sql, (pointer.new, pointer.expected, *key, pointer.expected)).rowcount == 1
+
+    def _guarded(self, db: Db, guard: Guard) -> bool:
+        """Whether the pointer is as expected. It cannot move before this transaction ends (rule P40)."""
+        return self._location(db, guard.ident, self._engine.share) == guard.location
+
+    def _not_as_expected(self, db: Db, swap: Swap, moved: PointerSwap | Guard) -> Committed | Stale:
         # A second statement: the one that lost would still show the value from before the winner (rule P5).
-        actual = self._location(db, pointer.ident)
-        # Names are fresh, so a pointer to ``new`` is this very swap, sent before (rule P9). All its pointers were set
-        # then: where another one was still as expected, this is a table that was taken back since.
-        if actual != pointer.new or pointer is not swap.pointers[0]:
-            return stale(swap, pointer, actual)
+        actual = self._location(db, moved.ident)
+        if not was_sent_before(swap, moved, actual):
+            return stale(swap, moved, actual)
         for record in swap.records:
             if not self.commits.has(db, record):
                 self.commits.insert(db, record)
-        return Committed(pointer.new)
+        return swap.committed
 
     def _actual(self, db: Db, swap: Swap) -> Stale:
         """Of a swap that was rolled back: the first pointer that has moved, if one has."""
-        found = [(each, self._location(db, each.ident)) for each in swap.pointers]
-        moved = [pair for pair in found if pair[1] != pair[0].expected]
+        found = [(each, self._location(db, each.ident)) for each in swap.in_order]
+        moved = [pair for pair in found if pair[1] != expected_of(pair[0])]
         return stale(swap, *(moved or found)[0])
 
-    def _location(self, db: Db, ident: Ident) -> str | None:
-        sql = f"SELECT metadata_location FROM {TABLES} WHERE {_ROW}{self._is_table}"  # noqa: S608
+    def _location(self, db: Db, ident: Ident, share: str = "") -> str | None:
+        sql = f"SELECT metadata_location FROM {TABLES} WHERE {_ROW}{self._is_table}{share}"  # noqa: S608
         row = db.execute(sql, self._key(ident)).fetchone()
         return None if row is None else row[0]
 
@@ -186,21 +200,22 @@ class SqlStore:
 
     def insert(self, ident: Ident, location: str) -> None:
         self._database.check_writable()
-        columns = "catalog_name, table_namespace, table_name, metadata_location" + ", iceberg_type" * self._typed
-        sql = f"INSERT INTO {TABLES} ({columns}) VALUES (?, ?, ?, ?{', ?' * self._typed})"  # noqa: S608
-
-        def work(db: Db) -> None:
-            self._hold_namespace(db, ident.namespace)
-            db.execute(sql, (*self._key(ident), location, *(("TABLE",) * self._typed)))
 
         def send(again: bool) -> None:
             try:
-                self._database.change(work)
+                self._database.change(lambda db: self._insert(db, ident, location))
             except DuplicateRow:
                 if not again or self._engine.read(lambda db: self._location(db, ident)) != location:
                     raise table_exists(ident) from None
 
         resend(send, f"the table {ident} was created")
+
+    def _insert(self, db: Db, ident: Ident, location: str) -> None:
+        """Raises DuplicateRow, NoSuchNamespace."""
+        columns = "catalog_name, table_namespace, table_name, metadata_location" + ", iceberg_type" * self._typed
+        sql = f"INSERT INTO {TABLES} ({columns}) VALUES (?, ?, ?, ?{', ?' * self._typed})"  # noqa: S608
+        self._hold_namespace(db, ident.namespace)
+        db.execute(sql, (*self._key(ident), location, *(("TABLE",) * self._typed)))
 
     def delete(self, ident: Ident) -> str:
         self._database.check_writable()

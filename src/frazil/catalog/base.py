@@ -196,6 +196,7 @@ class Head:
     """One table as it is now: read afresh in every attempt."""
 
     location: str
+    """Empty: the table is made by the commit."""
     metadata: TableMetadata
     now_ms: int
     queue_not_empty: bool = False
@@ -225,8 +226,23 @@ class Prepared:
     head: Head
     proposal: Proposal
     location: str | None = None
-    """The new metadata file; None where the catalog's server writes it."""
+    """The new metadata file; None where the catalog's server writes it, and for a table that is dropped."""
     metadata: TableMetadata | None = None
+    drops: bool = False
+    """The swap removes the table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """A table that a swap leaves alone, and that must not have moved either: the commit depends on what it read there.
+
+    Compared in the swap's own transaction (rule P40).
+    """
+
+    ident: Ident
+    location: str
+    record: CommitRecord | None = None
+    """The commit id, where the commit found nothing left to do in this table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +251,8 @@ class Capabilities:
     """Commit ids are kept in the swap's own transaction; otherwise in the table's metadata only."""
     stale_is_certain: bool
     """A Stale answer proves that the swap was not and will not be committed. False behind a network (rule P30)."""
+    swaps_tables: bool = False
+    """Several tables in one swap, with guards."""
     atomic: bool = True
     """False: the catalog has no compare-and-swap (Hive's lock); offered with a warning."""
 
@@ -411,11 +429,11 @@ class Catalog(Protocol):
     def prepare(self, ident: Ident, head: Head, proposal: Proposal) -> Prepared:
         """Write, durably, whatever the swap will point to."""
 
-    def swap(self, *prepared: Prepared) -> Outcome:
+    def swap(self, *prepared: Prepared, guards: Sequence[Guard] = ()) -> Outcome:
         """Send it, for one table or for several at once. May be called again with the same values: that is harmless.
 
-        Raises only when it certainly was not sent (CatalogUnavailable) or was refused outright (Unsupported: several
-        tables on a third-party catalog).
+        A guarded table that has moved makes it Stale. Raises only when it certainly was not sent (CatalogUnavailable)
+        or was refused outright (Unsupported: several tables on a third-party catalog).
         """
 
     def discard(self, prepared: Prepared) -> None:

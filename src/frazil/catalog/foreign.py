@@ -13,7 +13,7 @@ import contextlib
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -32,6 +32,7 @@ from frazil.catalog.base import (
     CommitQueue,
     CommitRecord,
     Committed,
+    Guard,
     Head,
     OpenedCatalog,
     Outcome,
@@ -164,11 +165,11 @@ class ForeignCatalog:
         requirements = merged(needed, proposal.requirements)
         return Prepared(ident, head, replace(proposal, updates=updates, requirements=requirements))
 
-    def swap(self, *prepared: Prepared) -> Outcome:
+    def swap(self, *prepared: Prepared, guards: Sequence[Guard] = ()) -> Outcome:
         """Send it. Committed may name a later location than this commit's own, when it was found afterwards."""
-        if len(prepared) != 1:
+        if len(prepared) + len(guards) != 1:
             raise Unsupported(
-                f"{self._wording.catalog} cannot commit to {len(prepared)} tables at once",
+                f"{self._wording.catalog} cannot commit to {len(prepared) + len(guards)} tables at once",
                 advice="Commit to one table at a time, or use a catalog of Frazil on SQLite or Postgres",
             )
         return self._swap(prepared[0])

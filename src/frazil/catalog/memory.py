@@ -27,11 +27,10 @@ from frazil.catalog.base import (
     AttemptsRecord,
     ChangeRecord,
     CommitRecord,
-    Committed,
     DroppedManifestLists,
     Outcome,
 )
-from frazil.catalog.store import Pointer, Swap, stale
+from frazil.catalog.store import Pointer, PointerSwap, Swap, expected_of, stale, was_sent_before
 from frazil.errors import Unsupported
 from frazil.model import Ident
 from frazil.runtime import SYSTEM, Runtime
@@ -197,22 +196,27 @@ class MemoryStore:
     def swap(self, swap: Swap) -> Outcome:
         records = [*swap.records, *(swap.queue_update.records if swap.queue_update else ())]
         with self._access.writing():
-            for n, each in enumerate(swap.pointers):
+            for each in swap.in_order:
                 actual = self._locations.get(each.ident)
-                if n == 0 and actual == each.new and actual != each.expected:
-                    # Names are fresh, so this very swap was sent before (rule P9).
+                if actual == expected_of(each):
+                    continue
+                if was_sent_before(swap, each, actual):
                     self.commits.insert(records)
-                    return Committed(each.new)
-                if actual != each.expected:
-                    return stale(swap, each, actual)
-            first = swap.pointers[0]
+                    return swap.committed
+                return stale(swap, each, actual)
             if any(self.commits.has(each) for each in records):
-                return stale(swap, first, first.expected)
-            for each in swap.pointers:
-                self._locations[each.ident] = each.new
+                return stale(swap, swap.in_order[0], expected_of(swap.in_order[0]))
+            for pointer in swap.pointers:
+                self._set(pointer)
             self.commits.insert(records)
             self.changes.insert(swap.changes, swap.dropped)
-            return Committed(first.new)
+            return swap.committed
+
+    def _set(self, pointer: PointerSwap) -> None:
+        if pointer.new is None:
+            del self._locations[pointer.ident]
+        else:
+            self._locations[pointer.ident] = pointer.new
 
     def insert(self, ident: Ident, location: str) -> None:
         with self._access.writing():

@@ -16,6 +16,7 @@ from frazil.catalog.base import (
     CommitQueue,
     CommitRecord,
     Committed,
+    Guard,
     Head,
     Outcome,
     Prepared,
@@ -38,7 +39,7 @@ _TABLES_REMEMBERED = 64
 class PointerCatalog:
     """Reads the pointer afresh in every load; only the files it points to, which never change, are remembered."""
 
-    capabilities = Capabilities(records_commit_ids=True, stale_is_certain=True)
+    capabilities = Capabilities(records_commit_ids=True, stale_is_certain=True, swaps_tables=True)
 
     def __init__(self, store: LakeStore, storage: Storage, runtime: Runtime = SYSTEM) -> None:
         self.name = store.name
@@ -70,12 +71,12 @@ class PointerCatalog:
         raise StorageError(f"The table {ident} moved on {_READS} times while it was being read", advice="Call again")
 
     def prepare(self, ident: Ident, head: Head, proposal: Proposal) -> Prepared:
-        metadata = apply(head.metadata, proposal.updates, now_ms=head.now_ms, previous_location=head.location)
+        metadata = apply(head.metadata, proposal.updates, now_ms=head.now_ms, previous_location=head.location or None)
         location = self._write(metadata, version_of(head.location) + 1)
         return Prepared(ident, head, proposal, location, metadata)
 
-    def swap(self, *prepared: Prepared) -> Outcome:
-        outcome = self.store.swap(_swap_of(prepared))
+    def swap(self, *prepared: Prepared, guards: Sequence[Guard] = ()) -> Outcome:
+        outcome = self.store.swap(_swap_of(prepared, guards))
         if isinstance(outcome, Committed):
             for each in prepared:
                 if each.location is not None and each.metadata is not None:
@@ -207,22 +208,25 @@ class PointerCatalog:
         return location
 
 
-def _swap_of(prepared: Sequence[Prepared]) -> Swap:
+def _swap_of(prepared: Sequence[Prepared], guards: Sequence[Guard]) -> Swap:
     pointers = []
-    for each in prepared:
-        if each.location is None or each.metadata is None:
+    for each in sorted(prepared, key=lambda each: each.ident):
+        if each.location is None and not each.drops:
             raise InvalidInput("This commit was prepared by another kind of catalog")
-        pointers.append(PointerSwap(each.ident, each.head.location, each.location))
+        pointers.append(PointerSwap(each.ident, each.head.location or None, each.location))
     proposals = [each.proposal for each in prepared]
     updates = [each.queue_update for each in proposals if each.queue_update is not None]
     if len(updates) > 1:
         raise InvalidInput("Only one of the tables of a swap can bring a queue update")
     return Swap(
         pointers=tuple(pointers),
-        records=tuple(each.record for each in proposals if each.record is not None),
+        records=tuple(
+            each for each in (*(p.record for p in proposals), *(g.record for g in guards)) if each is not None
+        ),
         changes=tuple(change for each in proposals for change in each.changes),
         queue_update=updates[0] if updates else None,
         dropped=tuple(each.dropped for each in proposals if each.dropped is not None),
+        guards=tuple(guards),
     )
 
 

@@ -85,6 +85,7 @@ class _PostgresEngine:
     no_bytes = "''::bytea"
     on_standby = "pg_is_in_recovery()"
     key_share = " FOR KEY SHARE"
+    share = " FOR SHARE"
 
     def __init__(self, uri: str) -> None:
         self.shown = mask_uri(uri)

@@ -74,6 +74,7 @@ class _SqliteEngine:
     on_standby = "0"
     # BEGIN IMMEDIATE lets one change run at a time: there are no concurrent deletes.
     key_share = ""
+    share = ""
 
     def __init__(self, path: str, mode: str, busy_seconds: float, runtime: Runtime) -> None:
         self._path = path

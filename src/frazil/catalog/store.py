@@ -16,7 +16,9 @@ from frazil.catalog.base import (
     CommitLocks,
     CommitQueue,
     CommitRecord,
+    Committed,
     DroppedManifestLists,
+    Guard,
     Outcome,
     QueueUpdate,
     SnapshotPins,
@@ -39,8 +41,10 @@ class PointerSwap:
     """Set a table's pointer to ``new`` if it is ``expected``."""
 
     ident: Ident
-    expected: str
-    new: str
+    expected: str | None
+    """None: there must be no such table, and it is made."""
+    new: str | None
+    """None: the table is removed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +52,23 @@ class Swap:
     """What one transaction does, for one or more tables: all of it, or nothing (rules P1 and P5)."""
 
     pointers: tuple[PointerSwap, ...]
+    """In the order of their names, in which rows are locked: two swaps never wait for each other (rule P40)."""
     records: tuple[CommitRecord, ...] = ()
     """The commit's own, one per table. Those of its group are in the queue update."""
     changes: tuple[ChangeRecord, ...] = ()
     """These never decide: a store that cannot keep them swaps without them."""
     queue_update: QueueUpdate | None = None
     dropped: tuple[DroppedManifestLists, ...] = ()
+    guards: tuple[Guard, ...] = ()
+
+    @property
+    def in_order(self) -> list[PointerSwap | Guard]:
+        """Everything that is compared, in the order of the names."""
+        return sorted((*self.pointers, *self.guards), key=lambda each: each.ident)
+
+    @property
+    def committed(self) -> Committed:
+        return Committed((self.pointers[0].new or "") if self.pointers else self.guards[0].location)
 
     @staticmethod
     def of_table(
@@ -69,9 +84,21 @@ class Swap:
         return Swap((PointerSwap(ident, expected, new),), records, tuple(changes), queue_update)
 
 
-def stale(swap: Swap, pointer: PointerSwap, actual: str | None) -> Stale:
+def expected_of(each: PointerSwap | Guard) -> str | None:
+    return each.location if isinstance(each, Guard) else each.expected
+
+
+def stale(swap: Swap, moved: PointerSwap | Guard, actual: str | None) -> Stale:
     """The answer to a swap of which this pointer has moved."""
-    return Stale(actual, pointer.ident if len(swap.pointers) > 1 else None)
+    return Stale(actual, moved.ident if len(swap.pointers) + len(swap.guards) > 1 else None)
+
+
+def was_sent_before(swap: Swap, moved: PointerSwap | Guard, actual: str | None) -> bool:
+    """Names are fresh, so a pointer to ``new`` is this very swap, sent before (rule P9).
+
+    All its pointers were set then. Where an earlier one is still as expected, this is a table that was taken back.
+    """
+    return moved in swap.pointers[:1] and actual is not None and actual == swap.pointers[0].new
 
 
 class CommitIds(Protocol):

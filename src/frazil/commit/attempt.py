@@ -77,7 +77,7 @@ class Attempt:
             return earlier
         members = self._members()
         files = AttemptFiles(self.context.storage)
-        built = self._built(head, members, files)
+        built = self.build(head, members, files)
         if isinstance(built, Refused):
             return Conflicting(head, built.conflicts)
         if not built.updates:
@@ -91,7 +91,7 @@ class Attempt:
 
     def _read_head(self) -> Head:
         head = self.context.catalog.load(self.table.ident)
-        self.progress.found_head(head.metadata)
+        self.progress.found_head(self.table.ident, head.metadata)
         self.progress.reached(Phase.HEAD_READ)
         return head
 
@@ -124,10 +124,11 @@ class Attempt:
         queued, progress = self.queued, self.progress
         assert queued is not None
         progress.lands()
-        if progress.sent is not None and progress.sent_files is not None and outcome.group_index == 0:
+        sent = progress.sent.get(self.table.ident)
+        if sent is not None and progress.sent_files is not None and outcome.group_index == 0:
             # The leader comes first in its group.
             progress.sent_files.delete_unused()
-            return self._success(progress.sent, None)
+            return self._success(sent, None)
         queued.saw_group(outcome.group_size)
         self.table.keep_rows()
         self.table.remove_unused()
@@ -143,7 +144,7 @@ class Attempt:
         entries = self.queued.other_entries()
         return GroupMembers(entries, is_first_attempt=self.progress.lost == 0) if entries else None
 
-    def _built(self, head: Head, members: GroupMembers | None, files: AttemptFiles) -> Built | Refused:
+    def build(self, head: Head, members: GroupMembers | None, files: AttemptFiles) -> Built | Refused:
         if head.metadata.format_version != WRITTEN_VERSION and not self.table.upgrades_format:
             raise Unsupported(
                 f"The table {self.table.ident} has format version {head.metadata.format_version}; only version 2 "
@@ -170,7 +171,7 @@ class Attempt:
 
     def _nothing_to_do(self, head: Head) -> Landed:
         if self.unit.identity.given:
-            record = self._commit_record(None, head.metadata.last_sequence_number)
+            record = self.commit_record(None, head.metadata.last_sequence_number)
             self.context.catalog.record_commit(self.table.ident, head, record)
         self.unit.remove_everything()
         return Landed(unchanged_commit(self.unit, self.table, self.progress, head))
@@ -202,9 +203,12 @@ class Attempt:
         """What is kept beside the pointer: without a snapshot it is the only trace of the commit (rule P12)."""
         if built.snapshot_id is not None and not self.unit.identity.given:
             return None
-        return self._commit_record(built.snapshot_id or self.table.moves_ref_to, built.sequence_number, built)
+        return self.record_of(built)
 
-    def _commit_record(self, snapshot_id: int | None, number: int, built: Built | None = None) -> CommitRecord:
+    def record_of(self, built: Built) -> CommitRecord:
+        return self.commit_record(built.snapshot_id or self.table.moves_ref_to, built.sequence_number, built)
+
+    def commit_record(self, snapshot_id: int | None, number: int, built: Built | None = None) -> CommitRecord:
         identity = self.unit.identity
         summary = {} if built is None else built.counts
         return CommitRecord(self.table.table_uuid, identity.commit_id, identity.digest, snapshot_id, number, summary)
@@ -235,7 +239,7 @@ class Attempt:
         claims = None if catalog.queue is None else catalog.queue.claims
         if queue_update is not None and claims is not None and not claims.claim(queue_update):
             return Stale(prepared.head.location)
-        self.progress.sends(built, files)
+        self.progress.sends({self.table.ident: built}, files)
         try:
             return catalog.swap(prepared)
         except FrazilError:
@@ -266,7 +270,7 @@ class Attempt:
                 return Lost()
             case Unknown(cause):
                 self.progress.attempt_ended("unknown", cause)
-                raise unknown_error(self.unit, self.table.ident, cause)
+                raise unknown_error(self.unit, cause)
             case _:
                 assert_never(resolution.outcome)
 
@@ -280,4 +284,4 @@ class Attempt:
             self.queued.landed(done.group_size, after_lost_race=self.progress.lost > 0, after_foreign=is_foreign)
         observe.grouped(self.unit.name, done.group_size)
         observe.returned(0 if group is None else len(group.returned))
-        return Landed(done, built.merge_due)
+        return Landed(done, () if built.merge_due is None else ((self.table.ident, built.merge_due),))

@@ -7,13 +7,13 @@ values or paths.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from frazil import observe
 from frazil.catalog.base import AttemptsRecord
 from frazil.commit.context import CommitContext
 from frazil.commit.progress import Progress
-from frazil.commit.unit import CommitUnit
+from frazil.commit.unit import CommitUnit, TableUnit
 from frazil.errors import CatalogUnavailable, CommitUnknown, ConflictError, RetriesExhausted
 from frazil.model import Conflict, Winner
 from frazil.wording import counted
@@ -51,7 +51,7 @@ def record_of(unit: CommitUnit, progress: Progress, error: Exception | None = No
     conflicts = error.conflicts if isinstance(error, ConflictError) else ()
     winner = next((each.winner for each in conflicts if each.winner is not None), Winner())
     return AttemptsRecord(
-        table_uuid=unit.tables[0].table_uuid,
+        table_uuid=_table_of(unit, conflicts).table_uuid,
         commit_id=unit.identity.commit_id,
         app="" if origin is None else origin.app,
         host="" if origin is None else origin.host,
@@ -68,6 +68,13 @@ def record_of(unit: CommitUnit, progress: Progress, error: Exception | None = No
         winner_commit_id=winner.commit_id,
         detail=_detail(conflicts, progress, error),
     )
+
+
+def _table_of(unit: CommitUnit, conflicts: Sequence[Conflict]) -> TableUnit:
+    """The table that the commit conflicted in, else the first that it wrote to."""
+    named = {str(each.ident): each for each in unit.tables}
+    found = [named[each.table] for each in conflicts if each.table in named]
+    return [*found, *unit.written, *unit.tables][0]
 
 
 def _outcome(error: Exception | None) -> str:

@@ -162,7 +162,7 @@ def add_write(
     ``member``: it belongs to this commit of another writer.
     """
     write = step.write
-    if write.is_empty and len(unit.steps) == 1:
+    if write.is_empty and len(unit.steps) == 1 and not unit.has_others:
         # The write found nothing to do, as if it had landed before all changes since its base.
         return onto
     found = checked_and_rebased(unit, step, onto, scope.catalog)

@@ -16,6 +16,8 @@ class Phase(enum.StrEnum):
     """Named moments of an attempt, so that a test can hold one writer there and let another one go first."""
 
     HEAD_READ = "head read"
+    TABLE_PREPARED = "table prepared"
+    """The metadata file of one of several tables is written."""
     PREPARED = "prepared"
     SWAPPED = "swapped"
     WAITING = "waiting"

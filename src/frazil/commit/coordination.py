@@ -27,7 +27,7 @@ from frazil.commit.stages import TicketOutcome
 from frazil.commit.unit import CommitUnit
 from frazil.errors import CatalogUnavailable, CommitUnknown, CorruptMetadata, FrazilError
 
-_LOCK_PATIENCE_S = 10.0
+LOCK_PATIENCE_S = 10.0
 _SHORT_S = 0.2
 """A redo that took longer is followed by another one, before the commit lock is taken."""
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -64,7 +64,9 @@ class Coordination:
             table.table_uuid,
             delegable(table.operations),
             self._unit.identity,
-            lambda: table.bundle(self._progress.first_head or self._catalog.load(table.ident).metadata),
+            lambda: table.bundle(
+                self._progress.first_heads.get(table.ident) or self._catalog.load(table.ident).metadata
+            ),
         )
 
     @property
@@ -141,8 +143,8 @@ class Coordination:
         if not self._has_met_others:
             return nullcontext()
         total_s = self._unit.retry.total_s
-        left = _LOCK_PATIENCE_S if total_s is None else total_s - self._progress.elapsed
-        patience_s = max(0.0, min(left, _LOCK_PATIENCE_S))
+        left = LOCK_PATIENCE_S if total_s is None else total_s - self._progress.elapsed
+        patience_s = max(0.0, min(left, LOCK_PATIENCE_S))
         return commit_lock(self._catalog, self._table.ident, patience_s, self._context.runtime)
 
     def _read_ahead(self) -> None:
@@ -218,7 +220,7 @@ class Coordination:
             status = queued.take_back()
         except FrazilError as unknown:
             if isinstance(error, Exception) and not isinstance(error, CommitUnknown):
-                raise unknown_error(self._unit, self._table.ident, unknown.problem) from error
+                raise unknown_error(self._unit, unknown.problem) from error
             return None
         if status.state is QueueState.COMMITTED:
             found = self._attempt().committed_by_leader(TicketOutcome.decode(status.outcome))

@@ -9,16 +9,17 @@ decides whether this writer makes it or the leader of a group.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NoReturn, assert_never
+from typing import NoReturn, Protocol, assert_never
 
 from frazil import observe
 from frazil.commit import attempts_log
-from frazil.commit.attempt import Conflicting, Lost, NotAlone
+from frazil.commit.attempt import AttemptResult, Conflicting, Lost, NotAlone
 from frazil.commit.context import CommitContext, Phase
 from frazil.commit.coordination import Coordination, Redone
 from frazil.commit.manifest_merge import merged
+from frazil.commit.multi_coordination import MultiCoordination
 from frazil.commit.operations import Identity, Operation
 from frazil.commit.progress import Progress, SwapState
 from frazil.commit.results import Landed, conflict_error
@@ -32,7 +33,7 @@ from frazil.errors import (
     RetriesExhausted,
     StorageError,
 )
-from frazil.model import Commit, Conflict
+from frazil.model import Commit, Conflict, Ident, TransactionCommit
 from frazil.runtime import within
 
 
@@ -49,27 +50,72 @@ def commit(
     """
     chain = tuple(operations) if isinstance(operations, Sequence) else (operations,)
     table = TableUnit.of(context.ident, chain, context.storage, context.runtime)
-    loop = _Loop(context, CommitUnit((table,), identity, retry, name_of(chain), statement))
+    unit = CommitUnit((table,), identity, retry, name_of(chain), statement)
+    progress = Progress(context, unit)
+    loop = _Loop(context, progress, Coordination(context, unit, progress), retry)
+
+    def run() -> Commit:
+        done = loop.run_and_log()
+        assert isinstance(done, Commit), "one table was written"
+        return done
+
     with within(context.runtime, retry.total_s):
-        return observe.committing(context, chain, identity, loop.run_and_log)
+        return observe.committing(context, chain, identity, run)
+
+
+def commit_tables(
+    context: CommitContext, tables: Sequence[TableUnit], identity: Identity, retry: Retry
+) -> Commit | TransactionCommit:
+    """Commit what was done to several tables, all of it or nothing, provided that what was read there still holds.
+
+    A ``Commit``: only one of them was written to. ``context``: with any of the tables.
+    """
+    unit = CommitUnit(tuple(sorted(tables, key=lambda each: each.ident)), identity, retry, "transaction")
+    progress = Progress(context, unit)
+    loop = _Loop(context, progress, MultiCoordination(context, unit, progress), retry)
+    with within(context.runtime, retry.total_s):
+        return observe.committing_tables(context, unit, identity, loop.run_and_log)
+
+
+class Coordinating(Protocol):
+    """How a writer gets to make its attempts."""
+
+    @property
+    def unit(self) -> CommitUnit: ...
+
+    @property
+    def is_queued(self) -> bool: ...
+
+    @property
+    def queues_next(self) -> bool: ...
+
+    def attempt(self, check_time: Callable[[], None]) -> AttemptResult | Redone: ...
+
+    def pause(self, seconds: float) -> None: ...
+
+    def give_up_reservation(self) -> None: ...
+
+    def leave(self, error: BaseException) -> Landed | None: ...
+
+    def found_late(self) -> Landed | None: ...
 
 
 class _Loop:
     """Retry, deadline and outcome of one commit."""
 
-    def __init__(self, context: CommitContext, unit: CommitUnit) -> None:
+    def __init__(self, context: CommitContext, progress: Progress, coordination: Coordinating, retry: Retry) -> None:
         self._context = context
         self._runtime = context.runtime
-        self._retry = unit.retry
-        self._progress = Progress(context, unit)
-        self._coordination = Coordination(context, unit, self._progress)
+        self._retry = retry
+        self._progress = progress
+        self._coordination = coordination
         self._has_told_queued = False
 
     @property
     def _unit(self) -> CommitUnit:
         return self._coordination.unit
 
-    def run_and_log(self) -> Commit:
+    def run_and_log(self) -> Commit | TransactionCommit:
         """Run, and leave a record for other processes if the commit met other writers."""
         try:
             done = self.run()
@@ -79,12 +125,13 @@ class _Loop:
         attempts_log.ended(self._context, self._unit, self._progress)
         return done
 
-    def run(self) -> Commit:
+    def run(self) -> Commit | TransactionCommit:
         try:
             landed = self._landed()
             self._coordination.give_up_reservation()
             observe.finished(self._unit.name, self._progress.elapsed)
-            self._merge_manifests(landed.merge_due)
+            for ident, branch in landed.merges_due:
+                self._merge_manifests(ident, branch)
             return landed.commit
         except BaseException as error:
             found = self._coordination.leave(error) or self._found_late(error)
@@ -119,8 +166,10 @@ class _Loop:
     def _refuse(self, conflicts: tuple[Conflict, ...]) -> NoReturn:
         self._progress.attempt_ended("conflict", ", ".join(str(each.check) for each in conflicts))
         observe.refused(self._unit.name, conflicts)
-        head, log = self._progress.newest_head, self._context.catalog.changes
-        raise conflict_error(self._unit.name, self._context.ident, conflicts, head, log, self._redo_note())
+        named = next((each.ident for each in self._unit.tables if str(each.ident) == conflicts[0].table), None)
+        head = self._progress.newest_heads.get(named or self._unit.tables[0].ident)
+        log = self._context.catalog.changes
+        raise conflict_error(self._unit.name, self._unit.subject, conflicts, head, log, self._redo_note())
 
     def _redo_note(self) -> str:
         """How far a statement came that was evaluated again and conflicts nevertheless."""
@@ -137,7 +186,7 @@ class _Loop:
         lost = self._progress.lost
         if lost >= self._retry.tries:
             raise RetriesExhausted(
-                f"The {self._unit.name} on {self._context.ident} lost {_plural(lost, 'race')} in a row and gave up",
+                f"The {self._unit.name} on {self._unit.subject} lost {_plural(lost, 'race')} in a row and gave up",
                 attempts=self._progress.attempts,
                 evidence=f"It tried for {self._progress.elapsed:.1f} s; each time another writer committed first",
                 advice="Nothing was committed and nothing conflicts: call again, or allow more with "
@@ -175,7 +224,7 @@ class _Loop:
         progress = self._progress
         last = "" if fault is None else f". The last one: {fault.problem}"
         return RetriesExhausted(
-            f"The {self._unit.name} on {self._context.ident} used up its time of {self._retry.total_s:g} s",
+            f"The {self._unit.name} on {self._unit.subject} used up its time of {self._retry.total_s:g} s",
             attempts=progress.attempts,
             evidence=f"{_plural(progress.lost, 'lost race')}, {_plural(progress.faults, 'fault')}{last}",
             advice="Nothing was committed: call again, or allow more with retry=frazil.Retry(total_s=…) "
@@ -201,11 +250,9 @@ class _Loop:
             return
         self._unit.remove_everything()
 
-    def _merge_manifests(self, branch: str | None) -> None:
+    def _merge_manifests(self, ident: Ident, branch: str) -> None:
         """While other writers go on. The commit has landed, whatever becomes of the merge."""
-        if branch is None:
-            return
-        context = self._context.without_phases()
+        context = replace(self._context.without_phases(), ident=ident)
         try:
             head = context.catalog.load(context.ident).metadata
             merge = merged(context.storage, self._runtime, head, branch)

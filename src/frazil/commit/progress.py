@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from frazil import observe
 from frazil.commit.build import AttemptFiles
@@ -11,7 +11,7 @@ from frazil.commit.context import CommitContext, Phase
 from frazil.commit.stages import Built
 from frazil.commit.unit import CommitUnit, TableUnit
 from frazil.format.metadata import TableMetadata
-from frazil.model import Conflict
+from frazil.model import Conflict, Ident
 
 
 class SwapState(enum.Enum):
@@ -41,10 +41,10 @@ class Progress:
         self.last_fault = ""
         """The kind of the newest one."""
         self.state = SwapState.SETTLED
-        self.first_head: TableMetadata | None = None
-        """The head that the first attempt found."""
-        self.newest_head: TableMetadata | None = None
-        self.sent: Built | None = None
+        self.first_heads: dict[Ident, TableMetadata] = {}
+        """The heads that the first attempt found."""
+        self.newest_heads: dict[Ident, TableMetadata] = {}
+        self.sent: Mapping[Ident, Built] = {}
         """What the newest swap proposed."""
         self.sent_files: AttemptFiles | None = None
 
@@ -68,14 +68,13 @@ class Progress:
         self.attempt_ended("redone", ", ".join(dict.fromkeys(str(each.check) for each in conflicts)))
         self.reached(Phase.REDONE)
 
-    def found_head(self, head: TableMetadata) -> None:
-        self.newest_head = head
-        if self.first_head is None:
-            self.first_head = head
+    def found_head(self, ident: Ident, head: TableMetadata) -> None:
+        self.newest_heads[ident] = head
+        self.first_heads.setdefault(ident, head)
 
     # The swap
 
-    def sends(self, built: Built, files: AttemptFiles) -> None:
+    def sends(self, built: Mapping[Ident, Built], files: AttemptFiles) -> None:
         self.state = SwapState.IN_DOUBT
         self.sent, self.sent_files = built, files
 
@@ -105,7 +104,7 @@ class Progress:
 
     def attempt_ended(self, outcome: str, detail: str = "") -> None:
         observe.attempt(
-            table=str(self._context.ident),
+            table=self._unit.subject,
             operation=self._unit.name,
             outcome=outcome,
             number=self.attempts,

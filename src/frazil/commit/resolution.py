@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from frazil.catalog.base import Catalog, CommitRecord, Committed, Head, Outcome, Prepared, Stale, Unknown
+from frazil.catalog.base import Catalog, CommitRecord, Committed, Guard, Head, Outcome, Prepared, Stale, Unknown
 from frazil.catalog.requirements import is_fenced_off
 from frazil.commit.operations import Identity
 from frazil.commit.retry import Retry
@@ -12,6 +12,7 @@ from frazil.commit.stages import Built
 from frazil.commit.unit import TableUnit
 from frazil.errors import FrazilError, NoSuchTable
 from frazil.format.metadata import TableMetadata
+from frazil.model import Ident
 from frazil.runtime import Runtime
 
 
@@ -128,6 +129,62 @@ class Resolver:
                 return not any(head.snapshots())
             return chain[-1].parent_snapshot_id is None and chain[-1].sequence_number == first
         return any(each.snapshot_id == base for each in chain)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MultiResolver:
+    """Finds out the outcome of a swap of several tables: all of them have it, or none.
+
+    The swap's own transaction recorded the commit id with every table that was written to, so the records decide.
+    """
+
+    catalog: Catalog
+    runtime: Runtime
+    identity: Identity
+    retry: Retry
+    prepared: tuple[Prepared, ...]
+    guards: tuple[Guard, ...]
+
+    def resolve(self, answer: Outcome) -> Outcome:
+        outcome, repeats = answer, 0
+        while isinstance(outcome, Unknown) and repeats <= max(self.retry.fault_tries, 1):
+            if repeats:
+                self.runtime.sleep(self.retry.wait_s(repeats - 1, self.runtime.random()))
+            repeats += 1
+            outcome = self._send_again()
+        return outcome
+
+    def _send_again(self) -> Outcome:
+        # The identical swap: harmless if the first one landed, and if it is still under way this one fences it off.
+        try:
+            outcome = self.catalog.swap(*self.prepared, guards=self.guards)
+            if not isinstance(outcome, Stale):
+                return outcome
+            # In this order: once a pointer has moved, no copy can land any more, and the records are final.
+            if not self._has_moved():
+                return Unknown("No table has moved since the swap was sent, so it may still land")
+            return Committed(self.prepared[0].location or "") if self._is_recorded() else outcome
+        except FrazilError as error:
+            return Unknown(error.problem)
+
+    def _has_moved(self) -> bool:
+        expected = [(each.ident, each.head.location) for each in self.prepared]
+        expected += [(each.ident, each.location) for each in self.guards]
+        return any(self._location(ident) != location for ident, location in expected)
+
+    def _location(self, ident: Ident) -> str:
+        try:
+            return self.catalog.load(ident).location
+        except NoSuchTable:
+            return ""
+
+    def _is_recorded(self) -> bool:
+        for each in self.prepared:
+            own = each.proposal.record
+            found = self.catalog.find_commit(each.head.metadata, self.identity.commit_id)
+            if own is not None and found is not None and found.digest == own.digest:
+                return found.snapshot_id == own.snapshot_id
+        return False
 
 
 def _is_gapless(base: TableMetadata, head: TableMetadata) -> bool:

@@ -20,7 +20,7 @@ from frazil.commit.unit import CommitUnit, TableUnit
 from frazil.commit.winners import with_winners
 from frazil.errors import CommitUnknown, ConflictError, InvalidInput
 from frazil.format.metadata import MAIN, TableMetadata
-from frazil.model import Commit, Conflict, Ident, Snapshot
+from frazil.model import Commit, Conflict, Ident, Snapshot, TransactionCommit
 
 _SHOWN = 10
 """Conflicts spelled out in a message; all of them are in the error's list."""
@@ -28,11 +28,11 @@ _SHOWN = 10
 
 @dataclass(frozen=True, slots=True)
 class Landed:
-    """The commit is in the table."""
+    """The commit is in its tables."""
 
-    commit: Commit
-    merge_due: str | None = None
-    """The branch whose manifests are to be merged now."""
+    commit: Commit | TransactionCommit
+    merges_due: tuple[tuple[Ident, str], ...] = ()
+    """The branches whose manifests are to be merged now."""
 
 
 def find_commit(catalog: Catalog, metadata: TableMetadata, identity: Identity, branch: str = MAIN) -> Commit | None:
@@ -129,9 +129,22 @@ def unchanged_commit(unit: CommitUnit, table: TableUnit, progress: Progress, hea
     )
 
 
+def several(unit: CommitUnit, progress: Progress, done: Mapping[Ident, Commit]) -> Commit | TransactionCommit:
+    """What the caller gets of a commit to several tables, of which it wrote to these."""
+    if len(done) == 1:
+        return next(iter(done.values()))
+    return TransactionCommit(
+        unit.identity.commit_id,
+        attempts=progress.attempts,
+        elapsed=progress.elapsed,
+        already_committed=any(each.already_committed for each in done.values()),
+        tables={str(ident): commit for ident, commit in sorted(done.items())},
+    )
+
+
 def conflict_error(
     name: str,
-    ident: Ident,
+    subject: str | Ident,
     found: Sequence[Conflict],
     head: TableMetadata | None = None,
     log: ChangeLog | None = None,
@@ -150,7 +163,7 @@ def conflict_error(
     sentences = (part for each in conflicts for part in each.advice.split(". ") if part)
     advice = " ".join(dict.fromkeys(f"{each.removesuffix('.')}." for each in sentences))
     return ConflictError(
-        f"The {name} on {ident} conflicts with concurrent commits and was not committed",
+        f"The {name} on {subject} conflicts with concurrent commits and was not committed",
         conflicts=conflicts,
         retryable=all(REPEATABLE[Check(each.check)] for each in conflicts),
         evidence="".join(f"\n  {each}." for each in lines),
@@ -165,9 +178,9 @@ def _conflict_lines(conflicts: Iterable[Conflict]) -> Iterator[str]:
             yield f"Committed first: {cause}"
 
 
-def unknown_error(unit: CommitUnit, ident: Ident, evidence: str | None) -> CommitUnknown:
+def unknown_error(unit: CommitUnit, evidence: str | None) -> CommitUnknown:
     return CommitUnknown(
-        f"It is not known whether this {unit.name} on {ident} was committed",
+        f"It is not known whether this {unit.name} on {unit.subject} was committed",
         commit_id=unit.identity.commit_id,
         evidence=evidence,
     )
@@ -194,7 +207,7 @@ def _commit(
 
 
 def _rebased_over(table: TableUnit, progress: Progress, head: TableMetadata, newest: int | None) -> int:
-    first = progress.first_head
+    first = progress.first_heads.get(table.ident)
     base = progress.first_base or table.base_id or (first.ref_snapshot_id(table.branch) if first is not None else None)
     count = 0
     for each in head.ancestors(newest):
@@ -208,7 +221,7 @@ def _counted(
     done: Commit, table: TableUnit, progress: Progress, snapshot_id: int | None, seen_in: TableMetadata | None
 ) -> Commit:
     rolled_back = seen_in is not None and snapshot_id is not None and is_rolled_back(seen_in, snapshot_id, table.branch)
-    counts = progress.sent.counts if progress.sent is not None else {}
+    counts = progress.sent[table.ident].counts if table.ident in progress.sent else {}
     return _with_counts(replace(done, rolled_back=rolled_back), counts)
 
 

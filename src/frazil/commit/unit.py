@@ -36,9 +36,18 @@ class TableUnit:
     """The operations of a commit on one table, in order, with what their attempts share."""
 
     ident: Ident
+    table_uuid: str
     operations: tuple[Operation, ...]
     steps: tuple[Step, ...]
     storage: Storage
+    made: TableMetadata | None = None
+    """The commit creates the table, in this first version."""
+    is_dropped: bool = False
+    """The commit drops the table."""
+    is_only_read: bool = False
+    """The transaction wrote nothing here: the operations are its read set."""
+    has_others: bool = False
+    """The commit has other tables: what found nothing to do here is checked as well, as its order matters to them."""
 
     @staticmethod
     def of(
@@ -59,11 +68,7 @@ class TableUnit:
             else operation
             for number, operation in enumerate(operations)
         )
-        return TableUnit(ident, tuple(operations), steps, storage)
-
-    @property
-    def table_uuid(self) -> str:
-        return self.operations[0].table_uuid
+        return TableUnit(ident, operations[0].table_uuid if operations else "", tuple(operations), steps, storage)
 
     @property
     def writes(self) -> list[WriteStep]:
@@ -97,7 +102,7 @@ class TableUnit:
     @property
     def upgrades_format(self) -> bool:
         """Everything that follows is written to a table of the newer format version."""
-        first = self.operations[0]
+        first = self.operations[0] if self.operations else None
         return isinstance(first, MetadataChange) and isinstance(first.intent, UpgradeFormat)
 
     def has_landed_in(self, head: TableMetadata) -> bool:
@@ -163,6 +168,16 @@ class CommitUnit:
     """The verb, for messages and metrics."""
     statement: EvaluatedStatement | None = None
     """What the last write of the only table was evaluated from; None: a conflict ends the commit."""
+
+    @property
+    def written(self) -> tuple[TableUnit, ...]:
+        return tuple(each for each in self.tables if not each.is_only_read)
+
+    @property
+    def subject(self) -> str:
+        """The tables, for messages."""
+        names = [str(each.ident) for each in self.written or self.tables]
+        return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
     def remove_everything(self) -> None:
         for table in self.tables:

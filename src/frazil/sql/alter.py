@@ -65,7 +65,7 @@ class _AlterStatement:
             for each in changes:
                 each(transaction.table(self.table.name))
             done = transaction.commit()
-        assert done is not None
+        assert isinstance(done, Commit)
         return done
 
     def drop_column(self) -> Change:

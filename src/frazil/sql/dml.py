@@ -291,7 +291,7 @@ def _through(transaction: Transaction, name: Name, run: Any) -> Commit:
     with transaction:
         made: Commit = run(transaction.table(name))
         done = transaction.commit()
-    assert done is not None
+    assert isinstance(done, Commit)
     return replace(done, engine=made.engine)
 
 

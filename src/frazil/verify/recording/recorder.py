@@ -6,15 +6,16 @@ import contextlib
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from frazil.commit.context import CommitContext
 from frazil.commit.operations import Identity, Operation, Write
+from frazil.commit.unit import CommitUnit
 from frazil.errors import FrazilError
 from frazil.format.metadata import MAIN, TableMetadata
-from frazil.model import Commit, Ident
+from frazil.model import Commit, Ident, TransactionCommit
 from frazil.read.scan import Scan
 from frazil.table.source import Source
 from frazil.transaction import TableAtInstant, TableInTransaction, Transaction
@@ -24,6 +25,7 @@ from frazil.verify.recording.rows import changes_of
 from frazil.verify.recording.scans import recorded_scan
 
 Event = dict[str, Any]
+Done = TypeVar("Done", bound=Commit | TransactionCommit)
 
 
 def table_name(name: str, branch: str) -> str:
@@ -118,16 +120,27 @@ class FileRecorder:
         finally:
             self._here.running = outer
         self._here.ended = True
-        self.log.write(
-            {
-                "event": "ok",
-                "tx": running.name,
-                "commit_id": identity.commit_id,
-                "version": done.snapshot_id,
-                "changed": done.changed,
-                "group_index": done.group_index,
-            }
-        )
+        self.log.write(_acknowledged(running.name, done))
+        return done
+
+    def committing_tables(
+        self, context: CommitContext, unit: CommitUnit, identity: Identity, run: Callable[[], Done]
+    ) -> Done:
+        transaction = getattr(self._here, "ending", None)
+        name = transaction or self.log.new_id()
+        if not transaction:
+            # It began before the recording.
+            self.log.write({"event": "begin", "tx": name, "isolation": None, **self._called()})
+            for table in unit.tables:
+                self.log.write(*self._writes(replace(context, ident=table.ident), name, table.operations))
+        self.log.write({"event": "commit", "tx": name, "commit_id": identity.commit_id})
+        try:
+            done = run()
+        except BaseException as error:
+            self._ended(name, error)
+            raise
+        self._here.ended = True
+        self.log.write(_acknowledged(name, done))
         return done
 
     def redone(self, context: CommitContext, operations: Sequence[Operation], identity: Identity) -> None:
@@ -226,6 +239,13 @@ class FileRecorder:
         is_certain = isinstance(error, FrazilError) and error.safe_to_delete_staged
         event = {"event": "failed" if is_certain else "unknown", "tx": name, "error": type(error).__name__}
         self.log.write(event)
+
+
+def _acknowledged(name: str, done: Commit | TransactionCommit) -> Event:
+    event = {"event": "ok", "tx": name, "commit_id": done.commit_id, "changed": done.changed}
+    if isinstance(done, Commit):
+        return {**event, "version": done.snapshot_id, "group_index": done.group_index}
+    return {**event, "versions": {table: each.snapshot_id for table, each in done.tables.items()}}
 
 
 def _distinct(keys: list[Any]) -> list[Any]:

@@ -195,6 +195,7 @@ class SimulatedEngine:
     no_bytes = "x''"
     on_standby = "0"
     key_share = ""
+    share = ""
 
     def __init__(self, process: Process) -> None:
         self._process = process

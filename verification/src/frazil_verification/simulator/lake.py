@@ -149,7 +149,7 @@ class _NotAtomic(SqlStore):
         (pointer,) = swap.pointers
         actual = self._engine.read(lambda db: self._location(db, pointer.ident))
         if actual != pointer.expected:
-            return Committed(pointer.new) if actual == pointer.new else Stale(actual)
+            return swap.committed if actual == pointer.new else Stale(actual)
         return super()._send(swap)
 
     def _swap(self, db: Db, swap: Swap) -> Committed | Stale:

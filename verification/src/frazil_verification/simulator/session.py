@@ -203,7 +203,7 @@ class Session:
                 steps.call(table, write.step, {"engine": "arrow"})
                 self.pause(self.world.staging_s)
                 done = transaction.commit()
-                assert done is not None
+                assert isinstance(done, Commit)
                 return done
 
         self._follow(write, work)

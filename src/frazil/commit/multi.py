@@ -1,0 +1,212 @@
+"""One attempt of a commit to several tables, from their heads to the outcome of one swap of all.
+
+    read the heads ─▶ landed already? ─▶ check, rebase and build each table ─▶ prepare each ─▶ swap all ─▶ resolve
+                                           └─ Conflicting: names the table                         └─ Landed | Lost
+
+A table with nothing to change is guarded: it must not have moved either when the swap is committed (rule P40).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import assert_never
+
+from frazil.catalog.base import CommitRecord, Committed, Guard, Head, Outcome, Prepared, Proposal, Stale, Unknown
+from frazil.commit.attempt import Attempt, Conflicting, Lost
+from frazil.commit.build import AttemptFiles
+from frazil.commit.checks import Check
+from frazil.commit.context import CommitContext, Phase
+from frazil.commit.progress import Progress
+from frazil.commit.resolution import MultiResolver
+from frazil.commit.results import Landed, find_commit, own_commit, several, unchanged_commit, unknown_error
+from frazil.commit.stages import Built, Refused
+from frazil.commit.unit import CommitUnit, TableUnit
+from frazil.errors import FrazilError, NoSuchTable, TableExists
+from frazil.model import Commit, Conflict, Ident
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """The swap of one attempt."""
+
+    prepared: tuple[Prepared, ...]
+    guards: tuple[Guard, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MultiAttempt:
+    """One attempt for all tables of a unit."""
+
+    context: CommitContext
+    unit: CommitUnit
+    progress: Progress
+
+    def run(self) -> Landed | Lost | Conflicting:
+        heads = {table.ident: self._head(table) for table in self.unit.tables}
+        self.progress.reached(Phase.HEAD_READ)
+        if (earlier := self.landed_in(heads)) is not None:
+            return earlier
+        files = AttemptFiles(self.context.storage)
+        built = self._built(heads, files)
+        if isinstance(built, Conflicting):
+            return built
+        sent = self._prepared(built, files)
+        outcome = self._swapped(sent, built, files)
+        self.progress.reached(Phase.SWAPPED)
+        return self._concluded(outcome, sent, built, files)
+
+    # The heads
+
+    def _head(self, table: TableUnit) -> Head:
+        if table.made is None:
+            head = self.context.catalog.load(table.ident)
+            self.progress.found_head(table.ident, head.metadata)
+            return head
+        try:
+            found = self.context.catalog.load(table.ident)
+        except NoSuchTable:
+            return Head("", table.made, self.context.runtime.now_ms())
+        if found.metadata.uuid != table.table_uuid:
+            raise TableExists(f"The table {table.ident} was created while this transaction was open")
+        return found
+
+    def landed_in(self, heads: Mapping[Ident, Head]) -> Landed | None:
+        """An earlier attempt, or an earlier call with the same commit id: its record is with every table it wrote."""
+        unit, identity = self.unit, self.unit.identity
+        if not (identity.given or any(each.has_landed_in(heads[each.ident].metadata) for each in unit.written)):
+            return None
+        done: dict[Ident, Commit] = {}
+        for table in unit.written:
+            found = find_commit(self.context.catalog, heads[table.ident].metadata, identity, table.branch)
+            if found is not None:
+                counted = replace(found, attempts=self.progress.attempts, elapsed=self.progress.elapsed)
+                done[table.ident] = counted
+                if found.snapshot_id not in table.snapshot_ids:
+                    table.remove_everything()
+        if not done:
+            return None
+        self.progress.lands()
+        return Landed(several(unit, self.progress, done))
+
+    # Check, rebase and build (``proposal.py``)
+
+    def _built(self, heads: Mapping[Ident, Head], files: AttemptFiles) -> dict[Ident, Built] | Conflicting:
+        built: dict[Ident, Built] = {}
+        # Tables that were only read first: nothing is written for them.
+        for table in sorted(self.unit.tables, key=lambda each: not each.is_only_read):
+            head = heads[table.ident]
+            found = self._of(table).build(head, None, files)
+            if table.is_dropped and head.metadata.uuid != table.table_uuid:
+                found = Refused((Conflict(Check.SAME_TABLE, "the name belongs to another table now"),))
+            if isinstance(found, Refused):
+                files.delete()
+                conflicts = tuple(replace(each, table=str(table.ident)) for each in found.conflicts)
+                return Conflicting(head, conflicts)
+            built[table.ident] = found
+        return built
+
+    def _of(self, table: TableUnit) -> Attempt:
+        return Attempt(self.context, self.unit, table, self.progress, None)
+
+    # Prepare and swap
+
+    def _prepared(self, built: Mapping[Ident, Built], files: AttemptFiles) -> _Sent:
+        catalog = self.context.catalog
+        prepared: list[Prepared] = []
+        try:
+            for table in self.unit.tables:
+                if _changes(table, built[table.ident]):
+                    prepared.append(self._prepared_table(table, built[table.ident]))
+                    self.progress.reached(Phase.TABLE_PREPARED)
+            # Every file is durable before the swap (rule P6).
+            self.context.storage.sync_folders()
+            self.progress.reached(Phase.PREPARED)
+        except BaseException:
+            for each in prepared:
+                catalog.discard(each)
+            files.delete()
+            raise
+        guards = [
+            self._guard(each, built[each.ident]) for each in self.unit.tables if not _changes(each, built[each.ident])
+        ]
+        return _Sent(tuple(prepared), tuple(guards))
+
+    def _prepared_table(self, table: TableUnit, built: Built) -> Prepared:
+        catalog = self.context.catalog
+        record = self._of(table).record_of(built)
+        if table.is_dropped:
+            return Prepared(table.ident, built.head, Proposal((), (), record), drops=True)
+        proposal = built.proposal(record, None, keeps_changes=catalog.changes is not None)
+        return catalog.prepare(table.ident, built.head, proposal)
+
+    def _guard(self, table: TableUnit, built: Built) -> Guard:
+        record: CommitRecord | None = None
+        if not table.is_only_read:
+            record = self._of(table).commit_record(None, built.head.metadata.last_sequence_number)
+        return Guard(table.ident, built.head.location, record)
+
+    def _swapped(self, sent: _Sent, built: Mapping[Ident, Built], files: AttemptFiles) -> Outcome:
+        self.progress.sends(built, files)
+        try:
+            answer = self.context.catalog.swap(*sent.prepared, guards=sent.guards)
+        except FrazilError:
+            # By contract: the swap was definitely not sent, or was refused outright.
+            self.progress.settles()
+            self._withdraw(sent, files)
+            raise
+        context, unit = self.context, self.unit
+        resolver = MultiResolver(
+            context.catalog, context.runtime, unit.identity, unit.retry, sent.prepared, sent.guards
+        )
+        return resolver.resolve(answer)
+
+    def _withdraw(self, sent: _Sent, files: AttemptFiles) -> None:
+        for each in sent.prepared:
+            self.context.catalog.discard(each)
+        files.delete()
+
+    # The outcome
+
+    def _concluded(
+        self, outcome: Outcome, sent: _Sent, built: Mapping[Ident, Built], files: AttemptFiles
+    ) -> Landed | Lost:
+        match outcome:
+            case Committed():
+                self.progress.lands()
+                self.progress.attempt_ended("committed")
+                files.delete_unused()
+                return self._success(built)
+            case Stale():
+                self.progress.settles()
+                self.progress.attempt_ended("stale")
+                self._withdraw(sent, files)
+                return Lost()
+            case Unknown(cause):
+                self.progress.attempt_ended("unknown", cause)
+                raise unknown_error(self.unit, cause)
+            case _:
+                assert_never(outcome)
+
+    def _success(self, built: Mapping[Ident, Built]) -> Landed:
+        done: dict[Ident, Commit] = {}
+        for table in self.unit.written:
+            found = built[table.ident]
+            if _changes(table, found):
+                table.remove_unused()
+                done[table.ident] = own_commit(self.unit, table, self.progress, found, None)
+            else:
+                table.remove_everything()
+                done[table.ident] = unchanged_commit(self.unit, table, self.progress, found.head)
+            if table.is_dropped and (log := self.context.catalog.changes) is not None:
+                # What is left of it is harmless, and so is a failure to delete it.
+                with contextlib.suppress(FrazilError):
+                    log.forget(table.table_uuid)
+        merges = ((ident, each.merge_due) for ident, each in built.items() if each.merge_due is not None)
+        return Landed(several(self.unit, self.progress, done), tuple(merges))
+
+
+def _changes(table: TableUnit, built: Built) -> bool:
+    """Whether the commit moves the table's pointer."""
+    return bool(built.updates) or table.made is not None or table.is_dropped

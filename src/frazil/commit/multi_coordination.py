@@ -1,0 +1,101 @@
+"""How a writer of several tables gets to make an attempt.
+
+first attempt ──────────▶ at once
+after a lost race ──────▶ with the commit locks of all tables, taken in the order of their names
+after several of them ──▶ the same, reserved in each table's queue, so that group leaders leave the locks to it
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from contextlib import ExitStack
+
+from frazil.catalog.base import CommitQueue, QueueStatus
+from frazil.catalog.commit_lock import commit_lock
+from frazil.commit.attempt import AttemptResult
+from frazil.commit.context import CommitContext
+from frazil.commit.coordination import LOCK_PATIENCE_S
+from frazil.commit.multi import MultiAttempt
+from frazil.commit.progress import Progress
+from frazil.commit.queued_writer import QueuedWriter
+from frazil.commit.results import Landed
+from frazil.commit.unit import CommitUnit, TableUnit
+from frazil.errors import FrazilError
+
+_RESERVES_AFTER = 3
+"""Lost races."""
+
+
+class MultiCoordination:
+    """One commit to several tables among those of other writers. Made for one call."""
+
+    is_queued = queues_next = False
+
+    def __init__(self, context: CommitContext, unit: CommitUnit, progress: Progress) -> None:
+        self._context = context
+        self._progress = progress
+        self.unit = unit
+
+    def attempt(self, check_time: Callable[[], None]) -> AttemptResult:
+        with ExitStack() as locks:
+            if self._progress.lost:
+                self._take_locks(locks, check_time)
+            return self._attempt().run()
+
+    def _attempt(self) -> MultiAttempt:
+        return MultiAttempt(self._context, self.unit, self._progress)
+
+    def _take_locks(self, locks: ExitStack, check_time: Callable[[], None]) -> None:
+        """Hints, as for one table (rules P2 and P3). All writers take them in one order: there is no deadlock."""
+        queue = self._context.catalog.queue
+        for table in self.unit.tables:
+            if table.made is not None:
+                continue
+            if queue is not None and self._progress.lost >= _RESERVES_AFTER:
+                self._reserve(locks, queue, table, check_time)
+            else:
+                locks.enter_context(
+                    commit_lock(self._context.catalog, table.ident, self._patience_s, self._context.runtime)
+                )
+            check_time()
+
+    def _reserve(self, locks: ExitStack, queue: CommitQueue, table: TableUnit, check_time: Callable[[], None]) -> None:
+        context = self._context
+        writer = QueuedWriter(
+            table.ident, context.catalog, queue, context.runtime, table.table_uuid, None, self.unit.identity, tuple
+        )
+        locks.callback(_leave, writer)
+        release = writer.lock_or_status(check_time)
+        assert not isinstance(release, QueueStatus), "only its own writer decides about a reservation"
+        locks.callback(release)
+
+    @property
+    def _patience_s(self) -> float:
+        total_s = self.unit.retry.total_s
+        left = LOCK_PATIENCE_S if total_s is None else total_s - self._progress.elapsed
+        return max(0.0, min(left, LOCK_PATIENCE_S))
+
+    def pause(self, seconds: float) -> None:
+        self._context.runtime.sleep(seconds)
+
+    def give_up_reservation(self) -> None:
+        """Each attempt gives up its own."""
+
+    def leave(self, error: BaseException) -> Landed | None:  # noqa: ARG002 - no leader commits for this writer
+        return None
+
+    def found_late(self) -> Landed | None:
+        """An earlier call with this commit id may have landed while this one lost (rule P9)."""
+        with contextlib.suppress(FrazilError):
+            load = self._context.catalog.load
+            return self._attempt().landed_in({each.ident: load(each.ident) for each in self.unit.written})
+        return None
+
+
+def _leave(writer: QueuedWriter) -> None:
+    """So that no writer yields to this one any more, and the next one knows that the lock is free."""
+    with contextlib.suppress(FrazilError):
+        if writer.ticket is not None:
+            writer.take_back()
+        writer.notify_next()
