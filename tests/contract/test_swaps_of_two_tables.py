@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +18,24 @@ from frazil.catalog.base import (
     CommitRecord,
     Committed,
     DroppedManifestLists,
+    Guard,
+    Head,
     OpenedCatalog,
+    Prepared,
+    Proposal,
     QueuedCommit,
     QueueState,
     QueueUpdate,
     Stale,
 )
 from frazil.catalog.memory import MemoryStore
+from frazil.catalog.pointer import PointerCatalog
 from frazil.catalog.postgres import PostgresStore
 from frazil.catalog.sqlite import SqliteStore
 from frazil.catalog.store import PointerSwap, Swap
-from frazil.errors import Unsupported
+from frazil.errors import NoSuchNamespace, Unsupported
+from frazil.format.metadata import TableMetadata
+from frazil.format.storage import Storage
 from frazil.model import Ident
 
 OTHER = Ident(("shop",), "other")
@@ -110,6 +119,102 @@ def test_p1_a_commit_id_that_is_taken_or_a_withdrawn_commit_rolls_both_back(stor
     assert store.swap(both(("e0", "e1"), ("o0", "o1"), records=RECORDS)) == Stale("e0", EVENTS)
     assert heads(store) == ("e0", "o0")
     assert store.commits.find("events", "both") is None
+
+
+@pytest.mark.parametrize("new", ["e0", "o0"])
+def test_p40_a_guard_that_has_moved_rolls_all_back(store: Any, new: str) -> None:
+    swap = Swap((PointerSwap(OTHER, "o0", "o1"),), guards=(Guard(EVENTS, "e0", RECORDS[0]),), records=RECORDS)
+    if new == "o0":
+        store.swap(Swap.of_table(EVENTS, "e0", "e1"))
+        assert store.swap(swap) == Stale("e1", EVENTS)
+        assert heads(store) == ("e1", "o0")
+        assert store.commits.find("other", "both") is None
+    else:
+        assert store.swap(swap) == Committed("o1")
+        assert heads(store) == ("e0", "o1")
+
+
+def test_p40_a_guard_that_is_gone_is_stale(store: Any) -> None:
+    store.delete(EVENTS)
+    swap = Swap((PointerSwap(OTHER, "o0", "o1"),), guards=(Guard(EVENTS, "e0"),))
+    assert store.swap(swap) == Stale(None, EVENTS)
+    assert store.read(OTHER).location == "o0"
+
+
+def test_p40_guards_alone_are_compared_at_one_moment(store: Any) -> None:
+    guards = (Guard(EVENTS, "e0"), Guard(OTHER, "o0"))
+    assert isinstance(store.swap(Swap((), guards=guards)), Committed)
+    store.swap(Swap.of_table(OTHER, "o0", "o1"))
+    assert store.swap(Swap((), guards=guards)) == Stale("o1", OTHER)
+
+
+def test_p40_tables_are_made_and_dropped_with_the_others(store: Any) -> None:
+    new = Ident(("shop",), "new")
+    swap = Swap((PointerSwap(EVENTS, "e0", None), PointerSwap(new, None, "n0"), PointerSwap(OTHER, "o0", "o1")))
+    assert isinstance(store.swap(swap), Committed)
+    assert store.pointers() == {new: "n0", OTHER: "o1"}
+    assert store.swap(Swap((PointerSwap(new, None, "n1"), PointerSwap(OTHER, "o1", "o2")))) == Stale("n0", new)
+    with pytest.raises(NoSuchNamespace):
+        store.swap(Swap((PointerSwap(OTHER, "o1", "o2"), PointerSwap(Ident(("zoo",), "x"), None, "x0"))))
+    assert store.pointers() == {new: "n0", OTHER: "o1"}
+
+
+def test_p40_a_guarded_table_cannot_move_before_the_swap_is_committed(postgres_uri: str) -> None:
+    """Between the comparison of a guard and COMMIT, another session tries to move its pointer."""
+    with closing(PostgresStore(postgres_uri)) as store, closing(PostgresStore(postgres_uri)) as other:
+        store.create_namespace(("shop",), {})
+        store.insert(EVENTS, "e0")
+        store.insert(OTHER, "o0")
+        began, moved = threading.Event(), threading.Event()
+
+        def move() -> None:
+            began.wait(10)
+            assert isinstance(other.swap(Swap.of_table(EVENTS, "e0", "e1")), Committed)
+            moved.set()
+
+        set_pointer = store._set_pointer
+
+        def hold(db: Any, pointer: PointerSwap) -> bool:
+            # The guard sorts first, so it is compared and locked by now.
+            began.set()
+            assert not moved.wait(0.5), "the guarded table moved inside the transaction"
+            return set_pointer(db, pointer)
+
+        store._set_pointer = hold  # type: ignore[method-assign]
+        thread = threading.Thread(target=move)
+        thread.start()
+        swap = Swap((PointerSwap(OTHER, "o0", "o1"),), guards=(Guard(EVENTS, "e0"),))
+        assert store.swap(swap) == Committed("o1")
+        thread.join(10)
+        assert heads(store) == ("e1", "o1"), "afterwards it may"
+
+
+def test_p40_swaps_of_the_same_tables_never_deadlock(postgres_uri: str) -> None:
+    """Two transactions name two tables in opposite orders; a deadlock would take Postgres a second to find."""
+    storage = Storage()
+    with closing(PostgresStore(postgres_uri)) as store:
+        store.create_namespace(("shop",), {})
+        store.insert(EVENTS, "e0")
+        store.insert(OTHER, "o0")
+        catalog = PointerCatalog(store, storage)
+        head = Head("", TableMetadata({}), 0)
+        seen: list[Ident] = []
+        set_pointer = store._set_pointer
+
+        def set_and_note(db: Any, pointer: PointerSwap) -> bool:
+            seen.append(pointer.ident)
+            return set_pointer(db, pointer)
+
+        store._set_pointer = set_and_note  # type: ignore[method-assign]
+        for n, order in enumerate([(EVENTS, OTHER), (OTHER, EVENTS)]):
+            ready = [
+                Prepared(
+                    ident, replace(head, location=f"{ident.name[0]}{n}"), Proposal((), ()), f"{ident.name[0]}{n + 1}"
+                )
+                for ident in order
+            ]
+            assert isinstance(catalog.swap(*ready), Committed)
+        assert seen == [EVENTS, OTHER, EVENTS, OTHER]
 
 
 def test_a_catalog_swaps_two_tables_or_refuses_before_it_sends(opened: OpenedCatalog, opener: Opener) -> None:

@@ -207,6 +207,9 @@ class MemoryStore:
             if any(self.commits.has(each) for each in records):
                 return stale(swap, swap.in_order[0], expected_of(swap.in_order[0]))
             for pointer in swap.pointers:
+                if pointer.expected is None:
+                    self._check_namespace(pointer.ident.namespace)
+            for pointer in swap.pointers:
                 self._set(pointer)
             self.commits.insert(records)
             self.changes.insert(swap.changes, swap.dropped)

@@ -77,7 +77,7 @@ class Attempt:
             return earlier
         members = self._members()
         files = AttemptFiles(self.context.storage)
-        built = self.build(head, members, files)
+        built = self._built(head, members, files)
         if isinstance(built, Refused):
             return Conflicting(head, built.conflicts)
         if not built.updates:
@@ -144,7 +144,11 @@ class Attempt:
         entries = self.queued.other_entries()
         return GroupMembers(entries, is_first_attempt=self.progress.lost == 0) if entries else None
 
-    def build(self, head: Head, members: GroupMembers | None, files: AttemptFiles) -> Built | Refused:
+    def build(self, head: Head, files: AttemptFiles) -> Built | Refused:
+        """For a commit to several tables: what it proposes for this one."""
+        return self._built(head, None, files)
+
+    def _built(self, head: Head, members: GroupMembers | None, files: AttemptFiles) -> Built | Refused:
         if head.metadata.format_version != WRITTEN_VERSION and not self.table.upgrades_format:
             raise Unsupported(
                 f"The table {self.table.ident} has format version {head.metadata.format_version}; only version 2 "

@@ -45,7 +45,6 @@ class Coordination:
         self._context = context
         self._catalog = context.catalog
         self._unit = unit
-        # A unit of several tables needs a place in the queue of each; until then a unit has one table.
         (self._table,) = unit.tables
         self._progress = progress
         self._queued = self._queued_writer()

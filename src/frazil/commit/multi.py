@@ -97,7 +97,7 @@ class MultiAttempt:
         # Tables that were only read first: nothing is written for them.
         for table in sorted(self.unit.tables, key=lambda each: not each.is_only_read):
             head = heads[table.ident]
-            found = self._of(table).build(head, None, files)
+            found = self._of(table).build(head, files)
             if table.is_dropped and head.metadata.uuid != table.table_uuid:
                 found = Refused((Conflict(Check.SAME_TABLE, "the name belongs to another table now"),))
             if isinstance(found, Refused):

@@ -82,6 +82,8 @@ class _Open:
     outcome: Outcome = Outcome.UNKNOWN
     commit_id: str | None = None
     changed: bool = True
+    versions: Mapping[str, Any] | None = None
+    """Of a commit to several tables: those that it changed, with their versions."""
     isolation: str | None = None
 
 
@@ -131,13 +133,20 @@ def _take(tx: _Open, event: dict[str, Any]) -> None:
     elif kind in _OUTCOMES:
         tx.outcome, tx.ended = _OUTCOMES[kind], event
         tx.changed = bool(event.get("changed", True))
+        tx.versions = event.get("versions")
 
 
 def _closed(tx: _Open, clock: str) -> Transaction:
     ended = None if tx.ended is None else float(tx.ended[clock])
     began = float(tx.began.get(clock, 0.0))
-    ops = tuple(tx.ops)
+    # In the other tables nothing was left to do, and no version names it.
+    ops = tuple(op for op in tx.ops if isinstance(op, Read) or tx.versions is None or _name(op.table) in tx.versions)
     return Transaction(tx.id, tx.process, ops, tx.outcome, tx.commit_id, began, ended, tx.changed, tx.isolation)
+
+
+def _name(table: str) -> str:
+    """A branch counts as a table (``recording/recorder.py``)."""
+    return table.partition("@")[0]
 
 
 def _read(event: dict[str, Any]) -> Read:

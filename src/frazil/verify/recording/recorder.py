@@ -245,7 +245,8 @@ def _acknowledged(name: str, done: Commit | TransactionCommit) -> Event:
     event = {"event": "ok", "tx": name, "commit_id": done.commit_id, "changed": done.changed}
     if isinstance(done, Commit):
         return {**event, "version": done.snapshot_id, "group_index": done.group_index}
-    return {**event, "versions": {table: each.snapshot_id for table, each in done.tables.items()}}
+    changed = {table: each.snapshot_id for table, each in done.tables.items() if each.changed}
+    return {**event, "versions": changed}
 
 
 def _distinct(keys: list[Any]) -> list[Any]:
