@@ -154,9 +154,9 @@ MUTANTS = (
     Mutant(
         "the expected value is not compared",
         "P5",
-        "frazil.catalog._sql:SqlStore._swap",
-        'f"WHERE {_ROW}{self._is_table} AND metadata_location = ?"\n    )\n    for each in swap.pointers:\n        values = (each.new, each.expected, *self._key(each.ident), each.expected)',
-        'f"WHERE {_ROW}{self._is_table}"\n    )\n    for each in swap.pointers:\n        values = (each.new, each.expected, *self._key(each.ident))',
+        "frazil.catalog._sql:SqlStore._set_pointer",
+        'AND metadata_location = ?"\n    )\n    return db.execute(sql, (pointer.new, pointer.expected, *key, pointer.expected))',
+        '"\n    )\n    return db.execute(sql, (pointer.new, pointer.expected, *key))',
         tests="test_p5_ or (test_races and swap)",
     ),
     Mutant(
