@@ -766,9 +766,9 @@ MUTANTS = (
     Mutant(
         "rows are locked in the caller's order of tables",
         "P40",
-        "frazil.catalog.pointer:_swap_of",
-        "sorted(prepared, key=lambda each: each.ident)",
-        "prepared",
+        "frazil.catalog.store:Swap.in_order",
+        "sorted((*self.pointers, *self.guards), key=lambda each: each.ident)",
+        "[*self.pointers, *self.guards]",
         tests="test_swaps_of_two_tables",
     ),
     Mutant(
@@ -784,7 +784,6 @@ MUTANTS = (
         "frazil.commit.resolution:MultiResolver._send_again",
         "if not self._has_moved():",
         "if False:",
-        tests="test_many_tables",
     ),
     Mutant(
         "a commit to several tables is not found again by its records",

@@ -316,6 +316,26 @@ def test_p40_a_swap_that_was_lost_and_overtaken_is_not_taken_for_landed(
     assert (values(lake, "s.a")[1], values(lake, "s.b")[1]) == (9, 11)
 
 
+def test_p40_a_swap_that_the_database_rolled_back_may_still_have_a_copy_under_way(
+    lake: frazil.Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer is lost, and the swap that is sent again meets a serialization error: no table has moved yet."""
+    real, sent = lake.catalog.swap, []
+
+    def swap(*prepared: Any, guards: Any = ()) -> Any:
+        sent.append((prepared, guards))
+        if len(sent) == 1:
+            return Unknown("the connection broke")
+        return Stale(prepared[0].head.location, prepared[0].ident) if len(sent) == 2 else real(*prepared, guards=guards)
+
+    monkeypatch.setattr(lake.catalog, "swap", swap)
+    with lake.transaction() as tx:
+        move(tx)
+    assert len(sent) == 3
+    assert sent[0] == sent[1] == sent[2], "the same swap, until its outcome is known"
+    assert (values(lake, "s.a")[1], values(lake, "s.b")[1]) == (9, 11)
+
+
 def test_p40_a_crash_between_two_metadata_files_leaves_every_table_as_it_was(lake: frazil.Lake) -> None:
     class Crash(BaseException):
         pass

@@ -210,7 +210,7 @@ class PointerCatalog:
 
 def _swap_of(prepared: Sequence[Prepared], guards: Sequence[Guard]) -> Swap:
     pointers = []
-    for each in sorted(prepared, key=lambda each: each.ident):
+    for each in prepared:
         if each.location is None and not each.drops:
             raise InvalidInput("This commit was prepared by another kind of catalog")
         pointers.append(PointerSwap(each.ident, each.head.location or None, each.location))

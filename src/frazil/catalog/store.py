@@ -52,7 +52,6 @@ class Swap:
     """What one transaction does, for one or more tables: all of it, or nothing (rules P1 and P5)."""
 
     pointers: tuple[PointerSwap, ...]
-    """In the order of their names, in which rows are locked: two swaps never wait for each other (rule P40)."""
     records: tuple[CommitRecord, ...] = ()
     """The commit's own, one per table. Those of its group are in the queue update."""
     changes: tuple[ChangeRecord, ...] = ()
@@ -63,7 +62,7 @@ class Swap:
 
     @property
     def in_order(self) -> list[PointerSwap | Guard]:
-        """Everything that is compared, in the order of the names."""
+        """Everything that is compared, in the order in which rows are locked: no two swaps deadlock (rule P40)."""
         return sorted((*self.pointers, *self.guards), key=lambda each: each.ident)
 
     @property
@@ -98,7 +97,8 @@ def was_sent_before(swap: Swap, moved: PointerSwap | Guard, actual: str | None) 
 
     All its pointers were set then. Where an earlier one is still as expected, this is a table that was taken back.
     """
-    return moved in swap.pointers[:1] and actual is not None and actual == swap.pointers[0].new
+    first = next((each for each in swap.in_order if isinstance(each, PointerSwap)), None)
+    return moved is first and actual is not None and actual == first.new
 
 
 class CommitIds(Protocol):
