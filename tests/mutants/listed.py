@@ -746,6 +746,7 @@ MUTANTS = (
         "frazil.commit.multi:MultiAttempt._prepared",
         "return _Sent(tuple(prepared), tuple(guards))",
         "return _Sent(tuple(prepared), ())",
+        unseen="the simulated lake has one table",
     ),
     Mutant(
         "a guard is not compared by the database",
@@ -754,6 +755,7 @@ MUTANTS = (
         "self._location(db, guard.ident, self._engine.share) == guard.location",
         "True",
         tests="test_many_tables or test_swaps_of_two_tables",
+        unseen="the simulated lake has one table",
     ),
     Mutant(
         "a guard may move before the swap is committed",
@@ -762,6 +764,7 @@ MUTANTS = (
         "self._engine.share",
         "''",
         tests="test_swaps_of_two_tables",
+        unseen="the simulated lake has one table",
     ),
     Mutant(
         "rows are locked in the caller's order of tables",
@@ -770,6 +773,7 @@ MUTANTS = (
         "sorted((*self.pointers, *self.guards), key=lambda each: each.ident)",
         "[*self.pointers, *self.guards]",
         tests="test_swaps_of_two_tables",
+        unseen="the simulated lake has one table",
     ),
     Mutant(
         "a write that found nothing is not checked beside other tables",
@@ -777,6 +781,7 @@ MUTANTS = (
         "frazil.commit.build:add_write",
         "len(unit.steps) == 1 and not unit.has_others:",
         "len(unit.steps) == 1:",
+        unseen="the simulated lake has one table",
     ),
     Mutant(
         "a lost answer is believed while a copy may still land",
@@ -784,6 +789,7 @@ MUTANTS = (
         "frazil.commit.resolution:MultiResolver._send_again",
         "if not self._has_moved():",
         "if False:",
+        unseen="the simulated lake has one table",
     ),
     Mutant(
         "a commit to several tables is not found again by its records",
@@ -791,5 +797,6 @@ MUTANTS = (
         "frazil.commit.resolution:MultiResolver._send_again",
         "if self._is_recorded() else outcome",
         "if False else outcome",
+        unseen="the simulated lake has one table",
     ),
 )
