@@ -122,6 +122,10 @@ combiners: leaders
 redo: $(READY) ## 200 statements of each verb beside 1 and 8 appenders of matching rows, on SQLite and Postgres (ARGS="--others")
 	$(BIN)/python -m tests.concurrency.redo $(ARGS)
 
+.PHONY: bank
+bank: $(READY) ## Ten minutes of transfers between tables with kills, and 1,000 crashes, on SQLite and Postgres (ARGS="--seconds 60")
+	$(BIN)/python -m tests.concurrency.bank $(ARGS)
+
 .PHONY: simulate
 simulate: $(READY) ## The commit core on a virtual clock with faults, 300 seeds (ARGS="--seed 300 --seeds 16000")
 	$(BIN)/frazil simulate --seed 0 --seeds 300 --jobs 2 --keep build/seeds $(ARGS)
