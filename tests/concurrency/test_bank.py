@@ -26,7 +26,7 @@ def test_p40_every_audit_of_the_bank_adds_up(
     address: Address, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cuts = 0.5 if address.uri.startswith("postgres") else 0.0
-    report = campaign.run(campaign.Plan(address, tmp_path / "acks", SECONDS, cuts_per_s=cuts))
+    report = campaign.run_apart(campaign.Plan(address, tmp_path / "acks", SECONDS, cuts_per_s=cuts))
     with capsys.disabled():
         print(f"\n{report}")
     assert report.violations == []
@@ -37,6 +37,6 @@ def test_p40_every_audit_of_the_bank_adds_up(
 
 @pytest.mark.timeout(600)
 def test_p40_a_crash_at_any_moment_leaves_all_tables_or_none(address: Address) -> None:
-    report = crashes.run(address, CRASHES)
+    report = crashes.run_apart(address, CRASHES)
     assert report.violations == []
     assert report.rounds.total() == CRASHES

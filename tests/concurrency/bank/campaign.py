@@ -6,6 +6,7 @@ import multiprocessing as mp
 import random
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 import psycopg
 
 import frazil
-from concurrency.bank.tables import LEDGER, RETRY, SIDES, Transfer, create, open_lake, rows_at, wrong
+from concurrency.bank.tables import LEDGER, RETRY, SIDES, Transfer, create, load_everything, open_lake, rows_at, wrong
 from concurrency.writers import Address
 
 _FAR = 1_000_000
@@ -48,9 +49,10 @@ class Report:
 
     def __str__(self) -> str:
         rate = self.transfers / self.seconds if self.seconds else 0.0
+        disturbed = f"{self.kills} kills, {self.cuts} connections cut"
         return (
-            f"{self.transfers} transfers in {self.seconds:.0f} s ({rate:.1f}/s), {self.audits} audits, "
-            f"{self.kills} kills, {self.cuts} connections cut, longest transfer {self.longest_s:.1f} s, {len(self.violations)} violations"
+            f"{self.transfers} transfers in {self.seconds:.0f} s ({rate:.1f}/s), {self.audits} audits, {disturbed}, "
+            f"longest transfer {self.longest_s:.1f} s, {len(self.violations)} violations"
         )
 
 
@@ -108,10 +110,19 @@ def _acks(plan: Plan, writer: int) -> Path:
 # The campaign
 
 
-def run(plan: Plan) -> Report:
-    context, report, chance = mp.get_context("spawn"), Report(), random.Random(plan.seed)
+def run_apart(plan: Plan) -> Report:
+    """In a fresh process: writers are forked, and must not inherit what this process has open."""
+    with ProcessPoolExecutor(1, mp_context=mp.get_context("spawn")) as pool:
+        return pool.submit(_run, plan).result()
+
+
+def _run(plan: Plan) -> Report:
+    context, report, chance = mp.get_context("fork"), Report(), random.Random(plan.seed)
     plan.folder.mkdir(parents=True, exist_ok=True)
-    create(plan.address)
+    load_everything()
+    first = context.Process(target=create, args=(plan.address,))
+    first.start()
+    first.join()
     stop, answers = context.Event(), context.Queue()
 
     def started(target: Any, *arguments: Any) -> BaseProcess:

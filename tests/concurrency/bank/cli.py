@@ -24,11 +24,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         cuts = 0.5 if database == "postgres" else 0.0
         violations += _apart(
             database,
-            lambda address, folder, cuts=cuts: campaign.run(  # type: ignore[misc]
+            lambda address, folder, cuts=cuts: campaign.run_apart(  # type: ignore[misc]
                 campaign.Plan(address, folder / "acks", asked.seconds, asked.writers, cuts_per_s=cuts)
             ),
         )
-        violations += _apart(database, lambda address, _folder: crashes.run(address, asked.crashes))
+        violations += _apart(database, lambda address, _folder: crashes.run_apart(address, asked.crashes))
     return int(violations > 0)
 
 

@@ -7,11 +7,12 @@ import multiprocessing as mp
 import os
 import time
 from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 import frazil
-from concurrency.bank.tables import LEDGER, Transfer, create, open_lake, rows_at, wrong
+from concurrency.bank.tables import LEDGER, Transfer, create, load_everything, open_lake, rows_at, wrong
 from concurrency.writers import Address
 from frazil.commit.context import Phase
 from frazil.transaction import Course, Transaction
@@ -44,9 +45,15 @@ class Report:
         return "\n".join([*lines, *(f"VIOLATION {each}" for each in self.violations)])
 
 
-def run(address: Address, rounds: int) -> Report:
+def run_apart(address: Address, rounds: int) -> Report:
+    """In a fresh process: writers are forked, and must not inherit what this process has open."""
+    with ProcessPoolExecutor(1, mp_context=mp.get_context("spawn")) as pool:
+        return pool.submit(_run, address, rounds).result()
+
+
+def _run(address: Address, rounds: int) -> Report:
     report, began, fork = Report(), time.monotonic(), mp.get_context("fork")
-    # In a process of its own: this one opens nothing that writers would inherit.
+    load_everything()
     _in_process(fork, create, address)
     answers = fork.Queue()
     for number in range(rounds):
