@@ -13,14 +13,16 @@ from pyiceberg.schema import Schema
 from frazil.commit.operations import Kind, Read, RowCounts, Write
 from frazil.dml.compact import chosen_files, groups_of, packing
 from frazil.dml.engine import EngineName
+from frazil.dml.matching import GivenRows, Matching
 from frazil.dml.merge import Merge, Source
-from frazil.dml.overwrite import replaced_spec, without_residual_if_replaced
 from frazil.dml.merge_match import source_schema
+from frazil.dml.overwrite import replaced_spec, without_residual_if_replaced
 from frazil.dml.upsert import UpsertMode, key_ids, reaching_spec
 from frazil.dml.view import COPY_ON_WRITE, MERGE_ON_READ, Mode, Settings, View
 from frazil.expr import Filter, in_partitions
 from frazil.format.partitions import partition_identity, reaches_everything
 from frazil.format.schemas import arrow_schema, match_name
+from frazil.on_spark import matching
 from frazil.on_spark.changes import stage_copies
 from frazil.on_spark.fitting import conform_frame
 from frazil.on_spark.keys import KeyFrame
@@ -141,6 +143,12 @@ class SparkEngine:
         counts = RowCounts(inserted=count - updated, updated=updated, deleted=replaced - updated)
         return builder.build(Kind.UPSERT, counts, reads=(read,), keys=keys.field_ids)
 
+    def upsert_matching(self, view: View, rows: GivenRows, by: Matching, settings: Settings, mode: UpsertMode) -> Write:
+        return matching.upsert_matching(self.spark, view, self._given(rows, view), by, settings, mode)
+
+    def delete_keys(self, view: View, rows: GivenRows, by: Matching, settings: Settings, mode: UpsertMode) -> Write:
+        return matching.delete_keys(self.spark, view, self._given(rows, view), by, settings, mode)
+
     def merge(self, view: View, source: Source, plan: Merge, settings: Settings, mode: Mode) -> Write:
         if source.held is None:
             source.rows = self._frame(source.rows, view.schema)
@@ -181,6 +189,11 @@ class SparkEngine:
 
     def count_fitting(self, rows: object, schema: Schema) -> int:
         return int(conform_frame(self._frame(rows, schema), schema).count())
+
+    def _given(self, rows: GivenRows, view: View) -> GivenRows:
+        if rows.held is None:
+            rows.rows = self._frame(rows.rows, view.schema)
+        return rows
 
     def _frame(self, rows: object, schema: Schema) -> Frame:
         if is_frame(rows):
