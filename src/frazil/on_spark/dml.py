@@ -152,8 +152,7 @@ class SparkEngine:
     def merge(self, view: View, source: Source, plan: Merge, settings: Settings, mode: Mode) -> Write:
         if source.held is None:
             source.rows = self._frame(source.rows, view.schema)
-        # Which new row is whose is not known afterwards, so nothing of an earlier evaluation is kept but the source.
-        return merge(self.spark, replace(view, kept=None), source, plan, settings, mode)
+        return merge(self.spark, view, source, plan, settings, mode)
 
     def explain_merge(self, view: View, rows: object, plan: Merge) -> str:
         return explain(self.spark, view, self._frame(rows, view.schema), plan)

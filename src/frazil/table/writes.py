@@ -244,7 +244,9 @@ def merge(
         call,
         rows,
         lambda rows: _merging(call.engine, Source(rows), plan, chosen),
+        # A Spark Column may give other values when it is evaluated again.
         is_whole=not any(map(is_column, plan.given)),
+        takes_back=call.engine is not ARROW,
     )
 
 
@@ -333,6 +335,7 @@ def _run_with_rows(
     *,
     by_key: bool = False,
     is_whole: bool = True,
+    takes_back: bool = False,
 ) -> Commit:
     """Run a write of rows, with ``merge_schema`` on a table whose schema has their columns."""
     if call.merge_schema and rows is not None:
@@ -346,7 +349,7 @@ def _run_with_rows(
                 # Rows that do not fit are refused while the table has its old schema. A stream is read only once.
                 _tried(Statement(_with_key_spec(grown, by_key), make(rows)))
             call = _grown(destination, call, rows)
-    return _run(destination, Statement(_with_key_spec(call, by_key), make(rows), is_whole))
+    return _run(destination, Statement(_with_key_spec(call, by_key), make(rows), is_whole, takes_back))
 
 
 def _grown(destination: Destination, call: Call, rows: object) -> Call:
