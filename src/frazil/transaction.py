@@ -28,13 +28,13 @@ from frazil.commit.results import conflict_error, find_commit
 from frazil.commit.retention import expires_with_commits
 from frazil.commit.retry import Retry, from_properties
 from frazil.commit.stages import Refused
-from frazil.commit.unit import TableUnit
+from frazil.commit.unit import EvaluatedStatement, TableUnit
 from frazil.errors import FrazilError, InvalidInput, NoSuchTable, Unsupported
 from frazil.expr import Filter
 from frazil.format.metadata import MAIN, TableMetadata
 from frazil.format.updates import apply
 from frazil.model import Commit, Ident, Isolation, SharedCommit
-from frazil.table.call import Statement
+from frazil.table.call import Evaluated, Statement
 from frazil.table.destination import Refuse
 from frazil.table.handle import TableHandle
 from frazil.table.options import WriteOptions, checked_commit_id, checked_retry
@@ -155,7 +155,9 @@ class Transaction:
         retry: Retry | None,
         commit_id: str | None,
         course: Course | None = None,
+        is_statement: bool = False,
     ) -> None:
+        """``is_statement``: it is one statement and its query, so that no program depends on what it has read."""
         lake.check_writable()
         if isolation not in tuple(Isolation):
             raise InvalidInput(f"isolation must be 'serializable' or 'snapshot', not {isolation!r}")
@@ -164,6 +166,9 @@ class Transaction:
         self._retry = checked_retry(retry)
         self._commit_id = commit_id
         self._course = course
+        self._is_statement = is_statement
+        self._evaluated: Evaluated | None = None
+        """What its newest write was evaluated from."""
         self._result: Commit | None = None
         self._raised: FrazilError | None = None
         self._instant: Instant | None = None
@@ -206,6 +211,7 @@ class Transaction:
             identity = self._identity()
             retry = self._retry or from_properties(table.head.metadata.properties)
             operations = self._final(table)
+            statement = self._statement(table)
             self._check_other_tables()
         except BaseException:
             self._drop_staged()
@@ -213,7 +219,7 @@ class Transaction:
         finally:
             self._drop_scratch()
         on_phase = None if self._course is None else self._course.on_phase
-        return commit(self.lake.commit_context(self._written, on_phase), operations, identity, retry)
+        return commit(self.lake.commit_context(self._written, on_phase), operations, identity, retry, statement)
 
     def rollback(self) -> None:
         """Forget everything; the files that were staged are removed. A second call does nothing."""
@@ -375,6 +381,13 @@ class Transaction:
             for branch, reads in table.reads.items()
         ]
 
+    def _statement(self, table: PinnedTable) -> EvaluatedStatement | None:
+        """What is evaluated again when it meets a conflict. A query that read the written table is not."""
+        found = self._evaluated
+        if not self._is_statement or found is None or not found.can_be_redone or table.reads:
+            return None
+        return _WithReads(found, self._check_other_tables) if len(table.operations) == 1 else None
+
     def _check_other_tables(self) -> None:
         """Check tables that were only read. This happens right before the commit, not atomically with it."""
         for ident, table in self._tables.items():
@@ -397,6 +410,24 @@ class Transaction:
                 unit.remove_scratch()
             self.lake.storage.delete(table.lists)
             table.scratch, table.lists = [], []
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _WithReads:
+    """A statement of a transaction that has read other tables: they must be as they were when it is evaluated again."""
+
+    statement: Evaluated
+    check: Callable[[], None]
+    """Raises ConflictError if they are not."""
+
+    @property
+    def write(self) -> Write:
+        return self.statement.write
+
+    def on(self, head: TableMetadata) -> _WithReads | None:
+        self.check()
+        later = self.statement.on(head)
+        return None if later is None else replace(self, statement=later)
 
 
 @dataclass(frozen=True, slots=True)
@@ -471,7 +502,8 @@ class KeepForTransaction:
 
     def run(self, statement: Statement) -> Commit:
         with self.transaction._noting():
-            call, write = statement.call, statement.write()
+            evaluated = self.transaction._evaluated = statement.evaluated()
+            call, write = statement.call, evaluated.write
         if not write.is_empty:
             for change in call.before:
                 self.transaction._keep(self.ident, change, self.source.metadata())

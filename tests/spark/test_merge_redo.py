@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 import frazil
 from frazil.commit.context import Phase
 from frazil.on_spark import scan
+from frazil.transaction import Transaction
 from merge_cases import MODES, Mode
 from surface.matrix import files_of, named_files
 
@@ -324,4 +325,62 @@ def test_p39_many_positions_stay_on_the_executors(
         twice = table.merge(given(spark, [4, 4]), on=["id"], mode=mode).when_matched_delete().execute()
         assert counts(twice) == (0, 0, 1)
         table.overwrite(rows(range(20)), "true")
+    nothing_is_left(table)
+
+
+# SQL
+
+
+def landing(patch: pytest.MonkeyPatch, act: Act) -> None:
+    """When the statement has checked the tables that its query read, and has not made its first attempt."""
+    plain_check, left = Transaction._check_other_tables, [act]
+
+    def late(self: Transaction) -> None:
+        plain_check(self)
+        if left:
+            left.pop()()
+
+    patch.setattr(Transaction, "_check_other_tables", late)
+
+
+UPSERTING = """MERGE INTO shop.t USING (SELECT id, -v AS v FROM {}) s ON t.id = s.id
+WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"""
+
+
+@pytest.mark.everywhere
+def test_p39_a_merge_in_sql_is_redone(
+    lake: frazil.Lake, table: frazil.Table, spark: Any, monkeypatch: pytest.MonkeyPatch, reads: Reads
+) -> None:
+    changes = lake.create_table("shop.changes", DDL)
+    changes.append(rows([3, 13, 30, 31]))
+
+    def theirs() -> None:
+        table.append(rows([31, 32]))
+        reads.start()
+
+    landing(monkeypatch, theirs)
+    done = lake.sql(UPSERTING.format("shop.changes"), spark)
+    assert len(reads.found) == 1
+    assert (done.redone, counts(done), done.engine) == (1, (3, 1, 0), "spark")
+    assert content(table) == expected({3: -3, 13: -13, 30: -30, 31: -31, 32: 32})
+    nothing_is_left(table)
+
+
+def test_p39_a_merge_in_sql_whose_source_changed_is_refused(
+    lake: frazil.Lake, table: frazil.Table, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its source may be the table itself."""
+    changes = lake.create_table("shop.changes", DDL)
+    changes.append(rows([3, 30]))
+    landing(monkeypatch, lambda: (table.append(rows([30])), changes.append(rows([4]))))
+    with pytest.raises(frazil.ConflictError, match=r"shop\.changes"):
+        lake.sql(UPSERTING.format("shop.changes"), spark)
+    landing(monkeypatch, lambda: table.append(rows([31])))
+    with pytest.raises(frazil.ConflictError, match=r"shop\.t"):
+        lake.sql(UPSERTING.format("shop.t WHERE id > 2"), spark)
+    table.set_properties({"frazil.on-conflict": "abort"})
+    landing(monkeypatch, lambda: table.delete("id = 3"))
+    with pytest.raises(frazil.ConflictError, match=r"shop\.t"):
+        lake.sql(UPSERTING.format("shop.changes"), spark)
+    assert content(table) == expected({3: None, 30: 30, 31: 31})
     nothing_is_left(table)
