@@ -119,7 +119,7 @@ leaders: $(READY) ## Group leaders killed and frozen 2,000 times, on SQLite and 
 combiners: leaders
 
 .PHONY: redo
-redo: $(READY) ## 200 statements of each verb beside 1 and 8 appenders of matching rows, on SQLite and Postgres (ARGS="--others")
+redo: $(READY) ## 200 statements of each verb beside 1 and 8 appenders of matching rows, on SQLite and Postgres (ARGS="--others --engine spark")
 	$(BIN)/python -m tests.concurrency.redo $(ARGS)
 
 .PHONY: bank

@@ -29,13 +29,13 @@ from frazil.commit.results import conflict_error, find_commit
 from frazil.commit.retention import expires_with_commits
 from frazil.commit.retry import Retry, from_properties
 from frazil.commit.stages import Refused
-from frazil.commit.unit import TableUnit
+from frazil.commit.unit import EvaluatedStatement, TableUnit
 from frazil.errors import FrazilError, InvalidInput, NoSuchNamespace, NoSuchTable, TableExists, Unsupported
 from frazil.expr import Filter
 from frazil.format.metadata import MAIN, TableMetadata
 from frazil.format.updates import apply
 from frazil.model import Commit, Ident, Isolation, SharedCommit, TransactionCommit
-from frazil.table.call import Statement
+from frazil.table.call import Evaluated, Statement
 from frazil.table.destination import Refuse
 from frazil.table.handle import TableHandle
 from frazil.table.options import WriteOptions, checked_commit_id, checked_retry
@@ -169,7 +169,9 @@ class Transaction:
         retry: Retry | None,
         commit_id: str | None,
         course: Course | None = None,
+        is_statement: bool = False,
     ) -> None:
+        """``is_statement``: it is one statement and its query, so that no program depends on what it has read."""
         lake.check_writable()
         if isolation not in tuple(Isolation):
             raise InvalidInput(f"isolation must be 'serializable' or 'snapshot', not {isolation!r}")
@@ -178,6 +180,9 @@ class Transaction:
         self._retry = checked_retry(retry)
         self._commit_id = commit_id
         self._course = course
+        self._is_statement = is_statement
+        self._evaluated: Evaluated | None = None
+        """What its newest write was evaluated from."""
         self._result: Commit | TransactionCommit | None = None
         self._raised: FrazilError | None = None
         self._instant: Instant | None = None
@@ -264,8 +269,8 @@ class Transaction:
                 return None
             identity = self._identity()
             retry = self._retry or from_properties(self._tables[written[0]].head.metadata.properties)
-            units = self._units()
-            if not self.lake.catalog.capabilities.swaps_tables:
+            units, statement = self._units(), self._statement(written)
+            if not self._swaps_tables:
                 self._check_other_tables()
                 units = [each for each in units if each.ident in written]
         except BaseException:
@@ -277,8 +282,8 @@ class Transaction:
         context = self.lake.commit_context(written[0], on_phase)
         (first, *others) = units
         if not others and not first.is_dropped and first.made is None:
-            return commit(context, first.operations, identity, retry)
-        return commit_tables(context, units, identity, retry)
+            return commit(context, first.operations, identity, retry, statement)
+        return commit_tables(context, units, identity, retry, statement)
 
     def rollback(self) -> None:
         """Forget everything; the files that were staged are removed. A second call does nothing."""
@@ -434,7 +439,7 @@ class Transaction:
 
     def _check_several(self, what: str) -> None:
         """Raises Unsupported where the catalog cannot swap several tables at once."""
-        if not self.lake.catalog.capabilities.swaps_tables:
+        if not self._swaps_tables:
             raise Unsupported(
                 f"The catalog {self.lake.catalog.name} commits one table at a time and does not take {what}",
                 advice="Commit one table after the other, each with a commit_id, so that the rest can be repeated; or "
@@ -519,6 +524,19 @@ class Transaction:
             for branch, reads in table.reads.items()
         ]
 
+    def _statement(self, written: Sequence[Ident]) -> EvaluatedStatement | None:
+        """What is evaluated again when it meets a conflict. A query that read the written table is not."""
+        found, table = self._evaluated, self._tables[written[0]]
+        if not self._is_statement or found is None or not found.can_be_redone or table.reads:
+            return None
+        if len(written) > 1 or len(table.operations) != 1:
+            return None
+        return found if self._swaps_tables else _WithReads(found, self._check_other_tables)
+
+    @property
+    def _swaps_tables(self) -> bool:
+        return self.lake.catalog.capabilities.swaps_tables
+
     def _check_other_tables(self) -> None:
         """Check tables that were only read. This happens right before the commit, not atomically with it."""
         for ident, table in self._tables.items():
@@ -544,6 +562,27 @@ class Transaction:
                 unit.remove_scratch()
             self.lake.storage.delete(table.lists)
             table.scratch, table.lists = [], []
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _WithReads:
+    """A statement of a transaction that has read other tables, in a catalog that does not swap several.
+
+    They must be as they were when it is evaluated again.
+    """
+
+    statement: Evaluated
+    check: Callable[[], None]
+    """Raises ConflictError if they are not."""
+
+    @property
+    def write(self) -> Write:
+        return self.statement.write
+
+    def on(self, head: TableMetadata) -> _WithReads | None:
+        self.check()
+        later = self.statement.on(head)
+        return None if later is None else replace(self, statement=later)
 
 
 @dataclass(frozen=True, slots=True)
@@ -618,7 +657,8 @@ class KeepForTransaction:
 
     def run(self, statement: Statement) -> Commit:
         with self.transaction._noting():
-            call, write = statement.call, statement.write()
+            evaluated = self.transaction._evaluated = statement.evaluated()
+            call, write = statement.call, evaluated.write
         if not write.is_empty:
             for change in call.before:
                 self.transaction._keep(self.ident, change, self.source.metadata())

@@ -730,15 +730,15 @@ MUTANTS = (
         "a redo keeps new values of rows that another writer changed",
         "P39",
         "frazil.dml.redo:continued",
-        "if write.kind in _NEW_VALUES and any(path in write.moved for path in dirty):",
+        "if write.kind in _NEW_VALUES and not takes_back and any(path in write.moved for path in dirty):",
         "if False:",
     ),
     Mutant(
         "a redo counts what it dropped",
         "P39",
         "frazil.dml.redo:continued",
-        "    kept = replace(_without(write, dirty), rows=_fewer(write, gone))",
-        "    kept = _without(write, dirty)",
+        "rows = _fewer(write, {path: _deleted_rows(write, path, old, before) for path in dirty})",
+        "rows = write.rows",
     ),
     Mutant(
         "tables that were only read are not compared by the swap",

@@ -83,6 +83,18 @@ def test_p34_a_source_that_changes_from_run_to_run_is_run_once(stock: frazil.Tab
     assert len(touched) == done.rows_updated + done.rows_inserted
 
 
+def test_python_values_are_merged_on_the_session_that_the_lake_is_bound_to(stock: frazil.Table, spark: Any) -> None:
+    """They have the types of the table's columns of that name; other columns have types of their own."""
+    stock._lake.spark = spark
+    source = [{"id": 3, "n": 1, "extra": "x"}, {"id": 77, "n": None, "extra": "y"}]
+    merge = stock.merge(source, on=["id"]).when_matched_update({"n": "source.n", "note": "source.extra"})
+    done = merge.when_not_matched_insert({"id": "source.id", "n": "source.n", "note": "source.extra"}).execute()
+    assert (done.engine, done.rows_updated, done.rows_inserted) == ("spark", 1, 1)
+    assert (found(stock)[3], found(stock)[77]) == ((1, "x"), (None, "y"))
+    with pytest.raises(frazil.InvalidInput, match="lacks the column 'note'"):
+        stock.merge(source, on=["id"]).when_matched_update_all().execute()
+
+
 def test_a_file_that_was_replaced_by_hand_fails_the_merge(spark: Any, lake: frazil.Lake) -> None:
     """Its deleted rows would be taken for live ones, and met by the source."""
     table = lake.create_table("shop.t", "id bigint")

@@ -526,7 +526,12 @@ def copy_of_seed(lake: frazil.Lake) -> frazil.Table:
 
 def files_of(table: frazil.Table) -> set[str]:
     """Every file under the table's location, live or not."""
-    return {info.path for info in table._lake.storage.list(table.location)}
+    return {_plain(info.path) for info in table._lake.storage.list(table.location)}
+
+
+def _plain(path: str) -> str:
+    """Local paths have a scheme or not."""
+    return path.removeprefix("file://")
 
 
 def named_files(table: frazil.Table) -> set[str]:
@@ -538,7 +543,7 @@ def named_files(table: frazil.Table) -> set[str]:
         assert snapshot.manifest_list is not None
         found |= {snapshot.manifest_list, *filter(None, [snapshot.summary.get("frazil.lineage")])}
         found |= _named_by_list(storage, snapshot.manifest_list)
-    return found
+    return {_plain(path) for path in found}
 
 
 @lru_cache(maxsize=1000)

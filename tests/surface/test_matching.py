@@ -52,6 +52,23 @@ def test_a_null_key_equals_nothing(mode: Any) -> None:
     assert len(shown(table)) == 4
 
 
+@pytest.mark.parametrize("kind", ["double", "float"])
+@pytest.mark.parametrize("mode", MODES)
+def test_0_and_minus_0_are_one_key_and_nan_is_equal_to_itself(mode: Any, kind: str) -> None:
+    lake = frazil.connect("memory://")
+    lake.create_namespace("ns")
+    table = lake.create_table("ns.d", f"d {kind}, v bigint")
+    table.append([{"d": each, "v": 1} for each in (0.0, float("nan"), None, 1.5)])
+    given = [{"d": each, "v": 2} for each in (-0.0, float("nan"), None)]
+    done = table.upsert(given, on=["d"], mode=mode)
+    assert (done.rows_inserted, done.rows_updated, done.rows_deleted) == (1, 2, 0)
+    with pytest.raises(frazil.InvalidInput, match="2 of the rows have the same key"):
+        table.upsert([{"d": 0.0, "v": 3}, {"d": -0.0, "v": 3}], on=["d"], mode=mode)
+    table.upsert([{"d": 0.0, "v": 3}], on=["d"], latest_by="v", mode=mode)
+    assert sorted(row["v"] for row in rows_of(table)) == [1, 1, 2, 2, 3]
+    assert table.delete_keys([{"d": -0.0}, {"d": float("nan")}], on=["d"], mode=mode).rows_deleted == 2
+
+
 @pytest.mark.parametrize("keys", [None, ["id"]])
 @pytest.mark.parametrize("mode", [None, *MODES])
 def test_the_latest_row_of_a_key_wins(keys: Any, mode: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from pyiceberg.types import LongType
 import frazil
 from frazil.sql.tokens import read_statement, renamed, split
 from frazil.transaction import Transaction
+from surface.matrix import files_of, named_files
 
 
 @pytest.fixture
@@ -157,6 +158,60 @@ def test_a_merge_reads_its_source_as_it_was_when_it_commits(lake: frazil.Lake) -
         with pytest.raises(frazil.ConflictError):
             lake.sql(text)
     assert rows(lake, "id", "name") == [(1, "it's"), (2, "two")]
+
+
+def landing(patch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    """When the statement is evaluated, and has not made its first attempt."""
+    plain, left = Transaction._units, [act]
+
+    def late(self: Transaction) -> Any:
+        found = plain(self)
+        if left:
+            left.pop()()
+        return found
+
+    patch.setattr(Transaction, "_units", late)
+
+
+UPSERTING = (
+    "MERGE INTO shop.events e USING {} c ON e.id = c.id WHEN MATCHED THEN UPDATE SET name = c.name "
+    "WHEN NOT MATCHED THEN INSERT (id, name) VALUES (c.id, c.name)"
+)
+
+
+@pytest.mark.usefixtures("without_spark")
+@pytest.mark.parametrize("source", ["shop.changes", "(VALUES (2, 'new'), (9, 'new') AS v (id, name))"])
+def test_p39_a_merge_in_sql_is_redone(lake: frazil.Lake, monkeypatch: pytest.MonkeyPatch, source: str) -> None:
+    lake.sql("CREATE TABLE shop.changes (id bigint, name string)")
+    lake.sql("INSERT INTO shop.changes VALUES (2, 'new'), (9, 'new')")
+    text = UPSERTING.format(source)
+    events = lake.table("shop.events")
+    landing(monkeypatch, lambda: (events.append([{"id": 9, "name": "nine"}]), events.delete("id = 2")))
+    done = lake.sql(text)
+    assert (done.redone, done.rows_updated, done.rows_inserted) == (1, 1, 1)
+    assert rows(lake, "id", "name") == [(1, "it's"), (2, "new"), (9, "new")]
+    assert files_of(events) == named_files(events)
+    events.set_properties({"frazil.on-conflict": "abort"})
+    landing(monkeypatch, lambda: events.delete("id = 2"))
+    with pytest.raises(frazil.ConflictError):
+        lake.sql(text)
+    assert files_of(events) == named_files(events)
+
+
+@pytest.mark.usefixtures("without_spark")
+def test_p39_a_merge_in_sql_whose_source_changed_is_refused(lake: frazil.Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the change came after the source was checked, and the merge is redone."""
+    lake.sql("CREATE TABLE shop.changes (id bigint, name string)")
+    lake.sql("INSERT INTO shop.changes VALUES (2, 'new'), (9, 'new')")
+    events, changes = lake.table("shop.events"), lake.table("shop.changes")
+    landing(monkeypatch, lambda: (changes.append([{"id": 3, "name": "late"}]), events.delete("id = 2")))
+    with pytest.raises(frazil.ConflictError, match=r"shop\.changes"):
+        lake.sql(UPSERTING.format("shop.changes"))
+    landing(monkeypatch, lambda: events.append([{"id": 2, "name": "again"}]))
+    with pytest.raises(frazil.ConflictError, match=r"shop\.events"):
+        lake.sql(UPSERTING.format("shop.events"))
+    assert rows(lake, "id", "name") == [(1, "it's"), (2, "again")]
+    assert files_of(events) == named_files(events)
 
 
 @pytest.mark.usefixtures("without_spark")

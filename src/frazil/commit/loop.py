@@ -64,13 +64,19 @@ def commit(
 
 
 def commit_tables(
-    context: CommitContext, tables: Sequence[TableUnit], identity: Identity, retry: Retry
+    context: CommitContext,
+    tables: Sequence[TableUnit],
+    identity: Identity,
+    retry: Retry,
+    statement: EvaluatedStatement | None = None,
 ) -> Commit | TransactionCommit:
     """Commit what was done to several tables, all of it or nothing, provided that what was read there still holds.
 
-    A ``Commit``: only one of them was written to. ``context``: with any of the tables.
+    A ``Commit``: only one of them was written to. ``context``: with a table that was written to. ``statement``: as for
+    ``commit``, where only one was.
     """
-    unit = CommitUnit(tuple(sorted(tables, key=lambda each: each.ident)), identity, retry, "transaction")
+    in_order = tuple(sorted(tables, key=lambda each: each.ident))
+    unit = CommitUnit(in_order, identity, retry, "transaction", statement)
     progress = Progress(context, unit)
     loop = _Loop(context, progress, MultiCoordination(context, unit, progress), retry)
     with within(context.runtime, retry.total_s):

@@ -13,12 +13,13 @@ from contextlib import ExitStack
 
 from frazil.catalog.base import CommitQueue, QueueStatus
 from frazil.catalog.commit_lock import commit_lock
-from frazil.commit.attempt import AttemptResult
+from frazil.commit.attempt import AttemptResult, Conflicting
 from frazil.commit.context import CommitContext
-from frazil.commit.coordination import LOCK_PATIENCE_S
+from frazil.commit.coordination import LOCK_PATIENCE_S, Redone
 from frazil.commit.multi import MultiAttempt
 from frazil.commit.progress import Progress
 from frazil.commit.queued_writer import QueuedWriter
+from frazil.commit.redo import redone
 from frazil.commit.results import Landed
 from frazil.commit.unit import CommitUnit, TableUnit
 from frazil.errors import FrazilError
@@ -37,11 +38,28 @@ class MultiCoordination:
         self._progress = progress
         self.unit = unit
 
-    def attempt(self, check_time: Callable[[], None]) -> AttemptResult:
+    def attempt(self, check_time: Callable[[], None]) -> AttemptResult | Redone:
+        has_locks = bool(self._progress.lost or self._progress.redone)
         with ExitStack() as locks:
-            if self._progress.lost:
+            if has_locks:
                 self._take_locks(locks, check_time)
-            return self._attempt().run()
+            while True:
+                found = self._attempt().run()
+                if not isinstance(found, Conflicting) or not self._redo(found):
+                    return found
+                if not has_locks:
+                    return Redone()
+                self._progress.begin_attempt()
+
+    def _redo(self, found: Conflicting) -> bool:
+        """Evaluate the statement on the head that it conflicts with. What it read in other tables must still hold."""
+        if any(each.table != self.unit.subject for each in found.conflicts):
+            return False
+        unit = redone(self._context, self.unit, found.head, found.conflicts, self._progress)
+        if unit is None:
+            return False
+        self.unit = unit
+        return True
 
     def _attempt(self) -> MultiAttempt:
         return MultiAttempt(self._context, self.unit, self._progress)

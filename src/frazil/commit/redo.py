@@ -43,7 +43,9 @@ def redone(
     later = unit.statement.on(head.metadata)
     if later is None:
         return None
-    progress.redoes(conflicts, unit.tables[-1])
-    table = unit.tables[-1].redone(later.write, context.runtime)
+    (earlier,) = unit.written
+    progress.redoes(conflicts, earlier)
+    table = earlier.redone(later.write, context.runtime)
     observe.redone(context, table.operations, unit.identity)
-    return replace(unit, tables=(table,), statement=later)
+    tables = tuple(table if each is earlier else each for each in unit.tables)
+    return replace(unit, tables=tables, statement=later)

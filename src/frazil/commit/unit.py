@@ -167,7 +167,7 @@ class CommitUnit:
     name: str
     """The verb, for messages and metrics."""
     statement: EvaluatedStatement | None = None
-    """What the last write of the only table was evaluated from; None: a conflict ends the commit."""
+    """What the last write of the only written table was evaluated from; None: a conflict ends the commit."""
 
     @property
     def written(self) -> tuple[TableUnit, ...]:

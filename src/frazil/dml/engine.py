@@ -13,6 +13,7 @@ from frazil.commit.operations import Write
 from frazil.dml.append import append
 from frazil.dml.compact import compact
 from frazil.dml.delete import delete
+from frazil.dml.matching import GivenRows, Matching, delete_keys, upsert_matching
 from frazil.dml.merge import Merge, Source
 from frazil.dml.merge_arrow import explain, merge
 from frazil.dml.overwrite import overwrite, replace_partitions
@@ -44,6 +45,12 @@ class Engine(Protocol):
     ) -> Write: ...
 
     def upsert(self, view: View, rows: object, settings: Settings, mode: UpsertMode) -> Write: ...
+
+    def upsert_matching(
+        self, view: View, rows: GivenRows, by: Matching, settings: Settings, mode: UpsertMode
+    ) -> Write: ...
+
+    def delete_keys(self, view: View, rows: GivenRows, by: Matching, settings: Settings, mode: UpsertMode) -> Write: ...
 
     def merge(self, view: View, source: Source, plan: Merge, settings: Settings, mode: Mode) -> Write: ...
 
@@ -91,6 +98,12 @@ class ArrowEngine:
 
     def upsert(self, view: View, rows: object, settings: Settings, mode: UpsertMode) -> Write:
         return upsert(view, rows, settings, mode)
+
+    def upsert_matching(self, view: View, rows: GivenRows, by: Matching, settings: Settings, mode: UpsertMode) -> Write:
+        return upsert_matching(view, rows, by, settings, mode)
+
+    def delete_keys(self, view: View, rows: GivenRows, by: Matching, settings: Settings, mode: UpsertMode) -> Write:
+        return delete_keys(view, rows, by, settings, mode)
 
     def merge(self, view: View, source: Source, plan: Merge, settings: Settings, mode: Mode) -> Write:
         return merge(view, source, plan, settings, mode)

@@ -5,6 +5,7 @@ Keys are compared as SQL's ``=`` does: a null key is equal to nothing, so it rep
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -109,12 +110,14 @@ class GivenRows:
     """The rows of one call: read once, however often the call is evaluated."""
 
     rows: object
-    held: list[pa.RecordBatch] | None = None
+    held: Any = None
+    """The rows as the engine keeps them."""
 
     def batches(self, schema: Schema) -> list[pa.RecordBatch]:
         if self.held is None:
             self.held = [conform(batch, schema) for batch in to_reader(self.rows, schema)]
-        return self.held
+        held: list[pa.RecordBatch] = self.held
+        return held
 
 
 def upsert_matching(view: View, rows: GivenRows, by: Matching, settings: Settings, mode: UpsertMode) -> Write:
@@ -136,7 +139,7 @@ def upsert_matching(view: View, rows: GivenRows, by: Matching, settings: Setting
             staged = arrow.Table.from_batches(batches).take(positions.sort())
             builder.add_rows(staged)
             keys = _keys(by, applied)
-            updated, replaced = _delete(builder, found, keys, _how(mode), moves=True)
+            updated, replaced = _delete(builder, found, keys, mode_of_deletes(mode), moves=True)
         # More rows than keys: a key existed more than once; one row of it counts as updated.
         counts = RowCounts(inserted=len(positions) - updated, updated=updated, deleted=replaced - updated)
         keys_of_table = by.field_ids if by.is_declared else ()
@@ -154,7 +157,7 @@ def delete_keys(view: View, rows: GivenRows, by: Matching, settings: Settings, m
             return builder.build(Kind.DELETE, RowCounts())
         keyed, _ = _split(_frame(view, by, batches, schema))
         read, found = _search(builder, by, keyed, "delete_keys")
-        _, deleted = _delete(builder, found, _keys(by, keyed), _how(mode), moves=False)
+        _, deleted = _delete(builder, found, _keys(by, keyed), mode_of_deletes(mode), moves=False)
         return builder.build(Kind.DELETE, RowCounts(deleted=deleted), reads=(read,))
 
 
@@ -175,12 +178,19 @@ def default_mode(by: Matching, chosen: UpsertMode, *, is_given: bool) -> UpsertM
     )
 
 
+def repeated_key(count: object, shown: str) -> InvalidInput:
+    return InvalidInput(
+        f"{count} of the rows have the same key {shown}",
+        advice="Keep one row for each key, or name a column that decides with latest_by=",
+    )
+
+
 def _optional(schema: Schema) -> Schema:
     """Nulls may be among the keys of a search: they find nothing."""
     return Schema(*(each.model_copy(update={"required": False}) for each in schema.fields))
 
 
-def _how(mode: UpsertMode) -> Mode:
+def mode_of_deletes(mode: UpsertMode) -> Mode:
     return COPY_ON_WRITE if mode == "copy-on-write" else MERGE_ON_READ
 
 
@@ -193,9 +203,8 @@ def _frame(view: View, by: Matching, batches: Sequence[pa.RecordBatch], schema: 
     def column(field_id: int) -> Array:
         path, kind = source_path(schema, field_id), deletes.key_type(field_id)
         assert path is not None, "matching() refuses such columns"
-        return arrow.chunked_array(
-            [convert(column_at(batch, path), kind, lambda: "A key column") for batch in batches], kind
-        )
+        parts = (convert(column_at(batch, path), kind, lambda: "A key column") for batch in batches)
+        return arrow.chunked_array([_one_of_equals(each) for each in parts], kind)
 
     columns = {f"k{at}": column(field_id) for at, field_id in enumerate(by.field_ids)}
     if by.latest_by is not None and by.latest_by in schema.field_ids:
@@ -203,6 +212,15 @@ def _frame(view: View, by: Matching, batches: Sequence[pa.RecordBatch], schema: 
     count = sum(batch.num_rows for batch in batches)
     found: pa.Table = arrow.table({**columns, "i": arrow.array(range(count), pa.int64())})
     return found
+
+
+def _one_of_equals(values: Array) -> Array:
+    """One NaN, and 0.0 for -0.0: they are equal in SQL, and not the same to a set of keys."""
+    if not pa.types.is_floating(values.type):
+        return values
+    return pc.if_else(
+        pc.is_nan(values), arrow.scalar(math.nan, values.type), pc.add(values, arrow.scalar(0, values.type))
+    )
 
 
 def _names(frame: pa.Table) -> list[str]:
@@ -232,10 +250,7 @@ def _unique(frame: pa.Table, schema: Schema, by: Matching) -> pa.Table:
         return frame
     named = (schema.find_column_name(field_id) for field_id in by.field_ids)
     shown = ", ".join(f"{name}={twice[f'k{at}'][0]}" for at, name in enumerate(named))
-    raise InvalidInput(
-        f"{twice['i_count'][0]} of the rows have the same key {shown}",
-        advice="Keep one row for each key, or name a column that decides with latest_by=",
-    )
+    raise repeated_key(twice["i_count"][0], shown)
 
 
 def _latest(frame: pa.Table) -> pa.Table:
@@ -255,7 +270,8 @@ Found = list[tuple[FileTask, pa.Table, Array]]
 
 def _search(builder: WriteBuilder, by: Matching, frame: pa.Table, verb: str) -> tuple[Read, Found]:
     view = builder.view
-    keys = _keys(by, frame)
+    # Rows of files are compared with a set of keys as they are.
+    keys = None if any(pa.types.is_floating(frame[name].type) for name in _names(frame)) else _keys(by, frame)
     where: Filter = near_keys(view.schema, {each: _flat(frame[f"k{at}"]) for at, each in enumerate(by.field_ids)})
     # With latest_by, rows that are not replaced decide as well: they must stay.
     read = Read(where, keys, sees_removals=by.latest_by is not None)
@@ -293,7 +309,7 @@ def _delete(builder: WriteBuilder, found: Found, keys: Keys, mode: Mode, *, move
         rows: BitMap64 = bitmap(numbers.filter(mask))
         if not rows:
             continue
-        builder.delete_rows(task, rows, mode, keys)
+        builder.take_out(task, rows, mode)
         if moves:
             builder.move(task.file.file_path, rows)
         gone.append(frame.filter(mask).select(_names(frame)))

@@ -28,9 +28,16 @@ _WITH_ROWS = (Kind.OVERWRITE, Kind.REPLACE_PARTITIONS, Kind.UPSERT)
 _NEW_VALUES = (Kind.UPDATE, Kind.MERGE)
 
 
-def continued(before: View, write: Write, after: View) -> View:
-    """The newer version, with the part of the write that holds on it. ``before``: what the write was evaluated on."""
+def continued(before: View, write: Write, after: View, *, takes_back: bool = False) -> View:
+    """The newer version, with the part of the write that holds on it. ``before``: what the write was evaluated on.
+
+    ``takes_back``: the verb knows which of its new rows depend on which file. It takes those of stale files out of the
+    write itself, and counts all rows again.
+    """
     if write.kind not in _ROW_BY_ROW or not write.reads:
+        return after
+    if write.kind is Kind.MERGE and before.metadata.current_schema_id != after.metadata.current_schema_id:
+        # "Every column" may mean others now.
         return after
     where = write.reads[0].where
     new = _tasks(after, after.bound(where))
@@ -42,13 +49,15 @@ def continued(before: View, write: Write, after: View) -> View:
             return after
         return replace(after, kept=Kept(_rows_alone(write), frozenset(new), frozenset()))
     dirty = _dirty(write, old, new)
-    if write.kind in _NEW_VALUES and any(path in write.moved for path in dirty):
+    if write.kind in _NEW_VALUES and not takes_back and any(path in write.moved for path in dirty):
         # The new values of all files were staged together: those of one file cannot be taken out.
         return after
     left = frozenset(path for path in new if path in dirty or path not in old)
-    gone = {path: _deleted_rows(write, path, old, before) for path in dirty}
-    kept = replace(_without(write, dirty), rows=_fewer(write, gone))
-    return replace(after, kept=Kept(kept, left, frozenset(dirty)))
+    if takes_back:
+        rows = RowCounts()
+    else:
+        rows = _fewer(write, {path: _deleted_rows(write, path, old, before) for path in dirty})
+    return replace(after, kept=Kept(replace(_without(write, dirty), rows=rows), left, frozenset(dirty)))
 
 
 def without_lost_groups(write: Write, after: View) -> Write:

@@ -13,13 +13,16 @@ from pyiceberg.schema import Schema
 from frazil.commit.operations import Kind, Read, RowCounts, Write
 from frazil.dml.compact import chosen_files, groups_of, packing
 from frazil.dml.engine import EngineName
+from frazil.dml.matching import GivenRows, Matching
 from frazil.dml.merge import Merge, Source
+from frazil.dml.merge_match import source_schema
 from frazil.dml.overwrite import replaced_spec, without_residual_if_replaced
 from frazil.dml.upsert import UpsertMode, key_ids, reaching_spec
 from frazil.dml.view import COPY_ON_WRITE, MERGE_ON_READ, Mode, Settings, View
 from frazil.expr import Filter, in_partitions
 from frazil.format.partitions import partition_identity, reaches_everything
 from frazil.format.schemas import arrow_schema, match_name
+from frazil.on_spark import matching
 from frazil.on_spark.changes import stage_copies
 from frazil.on_spark.fitting import conform_frame
 from frazil.on_spark.keys import KeyFrame
@@ -30,7 +33,7 @@ from frazil.on_spark.stage import stage_keys
 from frazil.on_spark.types import frame_schema
 from frazil.on_spark.values import Assigned
 from frazil.on_spark.write_builder import SparkWriteBuilder, check_count
-from frazil.stage.rows import incoming_schema, opened, to_reader, without_untyped
+from frazil.stage.rows import has_python_values, incoming_schema, opened, to_reader, without_untyped
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +48,13 @@ class SparkEngine:
 
     def append(self, view: View, rows: object, settings: Settings) -> Write:
         with SparkWriteBuilder(self.spark, view, settings) as builder:
-            staged = builder.add_frame(self._frame(rows))
+            staged = builder.add_frame(self._frame(rows, view.schema))
             return builder.build(Kind.APPEND, RowCounts(inserted=staged.rows))
 
     def overwrite(self, view: View, rows: object, where: Filter, settings: Settings) -> Write:
         where = view.bound(where)
         with SparkWriteBuilder(self.spark, view, settings) as builder:
-            inserted = 0 if view.kept else builder.add_frame(self._frame(rows), where).rows
+            inserted = 0 if view.kept else builder.add_frame(self._frame(rows, view.schema), where).rows
             deleted = builder.delete_matching(where, COPY_ON_WRITE)
             counts = RowCounts(inserted=inserted, deleted=deleted)
             return builder.build(Kind.OVERWRITE, counts, reads=(Read(where),), asked=where)
@@ -59,7 +62,7 @@ class SparkEngine:
     def replace_partitions(self, view: View, rows: object, settings: Settings) -> Write:
         spec = replaced_spec(view)
         with SparkWriteBuilder(self.spark, view, settings) as builder:
-            inserted = 0 if view.kept else builder.add_frame(self._frame(rows)).rows
+            inserted = 0 if view.kept else builder.add_frame(self._frame(rows, view.schema)).rows
             if not builder.own_rows:
                 return builder.build(Kind.REPLACE_PARTITIONS, RowCounts())
             partitions = {partition_identity(file.partition): file.partition for file in builder.own_rows}
@@ -101,7 +104,7 @@ class SparkEngine:
     def upsert(self, view: View, rows: object, settings: Settings, mode: UpsertMode) -> Write:
         field_ids = key_ids(view.metadata)
         with SparkWriteBuilder(self.spark, view, settings) as builder:
-            count = 0 if view.kept else builder.add_frame(self._frame(rows)).rows
+            count = 0 if view.kept else builder.add_frame(self._frame(rows, view.schema)).rows
             if not builder.own_rows:
                 return builder.build(Kind.UPSERT, RowCounts())
             # The keys of the written rows: evaluating the given frame again may return different rows (P34).
@@ -140,14 +143,19 @@ class SparkEngine:
         counts = RowCounts(inserted=count - updated, updated=updated, deleted=replaced - updated)
         return builder.build(Kind.UPSERT, counts, reads=(read,), keys=keys.field_ids)
 
+    def upsert_matching(self, view: View, rows: GivenRows, by: Matching, settings: Settings, mode: UpsertMode) -> Write:
+        return matching.upsert_matching(self.spark, view, self._given(rows, view), by, settings, mode)
+
+    def delete_keys(self, view: View, rows: GivenRows, by: Matching, settings: Settings, mode: UpsertMode) -> Write:
+        return matching.delete_keys(self.spark, view, self._given(rows, view), by, settings, mode)
+
     def merge(self, view: View, source: Source, plan: Merge, settings: Settings, mode: Mode) -> Write:
         if source.held is None:
-            source.rows = self._frame(source.rows)
-        # Which new row is whose is not known afterwards, so nothing of an earlier evaluation is kept but the source.
-        return merge(self.spark, replace(view, kept=None), source, plan, settings, mode)
+            source.rows = self._frame(source.rows, view.schema)
+        return merge(self.spark, view, source, plan, settings, mode)
 
     def explain_merge(self, view: View, rows: object, plan: Merge) -> str:
-        return explain(self.spark, view, self._frame(rows), plan)
+        return explain(self.spark, view, self._frame(rows, view.schema), plan)
 
     def compact(self, view: View, settings: Settings, where: Filter | None = None) -> Write:
         how = packing(view, settings)
@@ -179,19 +187,27 @@ class SparkEngine:
         return frame.drop(*(name for name in untyped if match_name(name, known) is None))
 
     def count_fitting(self, rows: object, schema: Schema) -> int:
-        return int(conform_frame(self._frame(rows), schema).count())
+        return int(conform_frame(self._frame(rows, schema), schema).count())
 
-    def _frame(self, rows: object) -> Frame:
+    def _given(self, rows: GivenRows, view: View) -> GivenRows:
+        if rows.held is None:
+            rows.rows = self._frame(rows.rows, view.schema)
+        return rows
+
+    def _frame(self, rows: object, schema: Schema) -> Frame:
         if is_frame(rows):
             session_of(rows)
             return rows
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        table = pa.Table.from_batches(list(reader := _arrow_reader(rows)), reader.schema)
+        table = pa.Table.from_batches(list(reader := _arrow_reader(rows, schema)), reader.schema)
         # By default Spark reads timestamps without a zone in the session's zone, where some do not exist.
         return self.spark.createDataFrame(table, from_arrow_schema(table.schema, prefer_timestamp_ntz=True))
 
 
-def _arrow_reader(rows: object) -> pa.RecordBatchReader:
+def _arrow_reader(rows: object, schema: Schema) -> pa.RecordBatchReader:
     found = opened(rows)
-    return found if isinstance(found, pa.RecordBatchReader) else to_reader(found, Schema())
+    if isinstance(found, pa.RecordBatchReader):
+        return found
+    # The table may lack some of the columns, as it does those of a merge's source.
+    return to_reader(found, source_schema(found, schema) if has_python_values(found) else schema)

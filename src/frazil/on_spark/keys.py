@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyiceberg.schema import Schema
-from pyiceberg.types import StructType, UUIDType
+from pyiceberg.types import DoubleType, FloatType, StructType, UUIDType
 
 from frazil.commit.operations import Read
 from frazil.dml.view import View
@@ -54,7 +54,7 @@ class KeyFrame:
     @property
     def names(self) -> list[str]:
         """The key columns as Spark names them, quoted, with a dot before a field of a struct."""
-        return [_quoted(self.schema, field_id) for field_id in self.field_ids]
+        return [quoted_path(self.schema, field_id) for field_id in self.field_ids]
 
     def flat(self) -> list[Any]:
         """The key columns of any frame that has them, under plain names."""
@@ -103,7 +103,11 @@ class KeyFrame:
 def read_of(keys: pa.Table, field_ids: tuple[int, ...], view: View) -> Read:
     """The read of an operation that searches for rows with one of these keys, none of which is null."""
     columns = _columns(keys, field_ids, view)
-    return Read(near_keys(view.schema, columns), Keys.of(field_ids, list(columns.values())))
+    where = near_keys(view.schema, columns)
+    if any(isinstance(view.schema.find_type(field_id), FloatType | DoubleType) for field_id in field_ids):
+        # 0.0 and -0.0 are one key for SQL, and two for a set of keys.
+        return Read(where)
+    return Read(where, Keys.of(field_ids, list(columns.values())))
 
 
 def range_read(keys: Frame, field_ids: tuple[int, ...], view: View) -> Read:
@@ -136,11 +140,11 @@ def _extremes(flat: Frame) -> pa.Table:
     return found
 
 
-def _quoted(schema: Schema, field_id: int) -> str:
+def quoted_path(schema: Schema, field_id: int) -> str:
+    """A column as Spark names it, quoted, with a dot before a field of a struct."""
     path: list[str] = []
     fields = schema.fields
     while True:
-        # The schema holds nothing but keys, so that a struct is there for the sake of what is in it.
         field = next(
             each
             for each in fields

@@ -3,13 +3,15 @@
     source ─▶ materialised once (P34) ─▶ its keys prune the table's files ─▶ join ─▶ one row for each match
     ─▶ which clause, which values ─▶ materialised ─▶ new rows written, old rows marked or left out of copies
 
-The source is run once and the join is run once: everything after that reads what they gave.
+The source is run once and the join is run once: everything after that reads what they gave. A merge that is redone
+(P39) joins the source with the files that changed alone. What it found in the other files is still materialised, so
+that new rows of files that changed are taken out without reading the table again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
 
@@ -22,9 +24,10 @@ from frazil.dml.merge import Clause, Merge, Source, When
 from frazil.dml.merge_binding import BoundMerge, repeated
 from frazil.dml.view import Mode, Settings, View
 from frazil.expr import Column, parse_filter
+from frazil.model import DataFile
 from frazil.on_spark.columns import SparkColumn, condition
 from frazil.on_spark.keys import MOST_KEYS, range_read, read_of
-from frazil.on_spark.scan import FILE, POSITION
+from frazil.on_spark.scan import FILE, POSITION, inside, outside, with_numbers
 from frazil.on_spark.session import Frame, Session, materialised, translated
 from frazil.on_spark.types import frame_schema, spark_type
 from frazil.on_spark.values import new_value, replaced
@@ -41,13 +44,84 @@ def merge(spark: Session, view: View, source: Source, plan: Merge, settings: Set
     merging = _MergeRun(spark, view, given, plan)
     with SparkWriteBuilder(spark, view, settings) as builder, translated(f"merge into {view.table}"):
         if source.held is None:
-            source.held = materialised(given.withColumn(ROW, merging.row_number()))
-        return merging.run(builder, mode, *source.held)
+            source.held = _Held(*materialised(given.withColumn(ROW, merging.row_number())))
+        return merging.run(builder, mode, source.held)
 
 
 def explain(spark: Session, view: View, source: Frame, plan: Merge) -> str:
     """How the merge would be run, without running more than its source's keys."""
     return _MergeRun(spark, view, source, plan).explain()
+
+
+# What is kept from one evaluation to the next
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Found:
+    """What the search of some files found."""
+
+    tasks: tuple[FileTask, ...]
+    met: Frame | None = None
+    """One row for each match: the position of the table's row, the clause that applies, the new values, and ROW."""
+    matches: int = 0
+    """How many rows ``met`` has."""
+    unmet: Frame | None = None
+    """The same for rows of the table without a match that a clause takes."""
+    taken: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    """Data file → clause → how many rows it takes."""
+    gone: frozenset[str] = frozenset()
+    """Files that have changed since: what was found in them does not count."""
+
+    def without(self, stale: frozenset[str]) -> _Found:
+        return replace(self, gone=self.gone | (stale & {task.file.file_path for task in self.tasks}))
+
+    def count(self, clauses: Collection[int]) -> int:
+        """How many rows these clauses take."""
+        files = (found for path, found in self.taken.items() if path not in self.gone)
+        return sum(count for found in files for clause, count in found.items() if clause in clauses)
+
+    @property
+    def matched(self) -> Frame | None:
+        return None if self.met is None else outside(self.met, self.tasks, self.gone)
+
+    @property
+    def changed(self) -> list[Frame]:
+        """The rows of the table that a clause takes."""
+        return [outside(each, self.tasks, self.gone) for each in self.everything_changed]
+
+    @property
+    def everything_changed(self) -> list[Frame]:
+        taken = [] if self.met is None else [self.met.where(f"{CLAUSE} is not null")]
+        return taken if self.unmet is None else [*taken, self.unmet]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Staged:
+    """Files with new rows, and what these are."""
+
+    found: tuple[_Found, ...]
+    """The rows that were updated."""
+    inserts: Frame | None
+    """The source rows that were inserted; some may have been left out by the conditions of the clauses."""
+    files: tuple[DataFile, ...]
+
+    def without(self, stale: frozenset[str]) -> _Staged:
+        return replace(self, found=tuple(each.without(stale) for each in self.found))
+
+    def count(self, clauses: Collection[int]) -> int:
+        """How many rows these clauses take."""
+        return sum(each.count(clauses) for each in self.found)
+
+
+@dataclass(slots=True, eq=False)
+class _Held:
+    """What a merge keeps."""
+
+    rows: Frame
+    """The source's rows, with their numbers in ROW."""
+    count: int
+    read: Read | None = None
+    staged: tuple[_Staged, ...] = ()
 
 
 class _MergeRun:
@@ -60,6 +134,7 @@ class _MergeRun:
         self._plan = plan
         self._given = source
         self._bound = BoundMerge.of(plan, view.schema, frame_schema(source))
+        self._updates = {index for index, each in enumerate(plan.clauses) if each.action == "update"}
         # All errors are found before a job runs.
         self._bound.check_clauses()
         for clause in plan.clauses:
@@ -79,83 +154,173 @@ class _MergeRun:
     def row_number(self) -> SparkColumn:
         return self._f.monotonically_increasing_id()
 
-    def run(self, builder: SparkWriteBuilder, mode: Mode, made: Frame, count: int) -> Write:
-        """``made``: the source's rows with their numbers in ROW."""
-        f, plan = self._f, self._plan
-        source = made.alias(plan.source_alias)
-        read = self._keys_read(source, count)
-        tasks = self._tasks(read)
-        reads = [read]
-        by_source = plan.of("not matched by source")
-        if by_source:
-            everything = parse_filter(None, self._view.schema)
-            reads, tasks = [Read(everything)], self._view.tasks(everything)
-        given = f.broadcast(source) if count <= _BROADCAST_ROWS else source
-        changed: list[Frame] = []
-        met, changes = None, 0
-        if tasks and count and self._bound.needs_matches:
-            met, changes = materialised(self._matches(builder, given, tasks))
-            changed.append(met.where(f.col(CLAUSE).isNotNull()))
-        added = self._inserted(source, met, changes) if plan.of("not matched") and count else None
-        if by_source and tasks:
-            unmet, others = materialised(self._unmet(builder, given, tasks))
-            changed.append(unmet)
-            changes += others
-        few = self._collect_few(builder, tasks, changed, changes, met)
-        return self._finish(builder, tasks, changed, added, tuple(reads), mode, few)
+    def run(self, builder: SparkWriteBuilder, mode: Mode, held: _Held) -> Write:
+        plan, kept = self._plan, self._view.kept
+        inserts = bool(plan.of("not matched")) and held.count > 0
+        if kept is None or held.read is None:
+            held.read, held.staged = self._read(held), ()
+        tasks = self._tasks(held.read)
+        found, few = self._search(builder, held, tasks)
+        stale = frozenset[str]() if kept is None else kept.stale
+        before = held.staged
+        held.staged = tuple(each.without(stale) for each in before)
+        more, is_whole = self._to_insert(held, before, found) if inserts else (None, False)
+        self._stage(builder, held, before, found, more, is_whole=is_whole)
+        if found.count(range(len(plan.clauses))):
+            # Had another writer deleted the row first, the merge might have inserted one instead.
+            moved = bool(self._updates) or inserts
+            rows = _union([each.select(FILE, POSITION) for each in found.changed])
+            builder.delete_positions(tasks, rows, mode, moved=moved, few=few)
+        return builder.build(Kind.MERGE, self._counts(held), reads=(held.read,))
 
-    def _collect_few(
-        self,
-        builder: SparkWriteBuilder,
-        tasks: Sequence[FileTask],
-        changed: list[Frame],
-        changes: int,
-        met: Frame | None,
-    ) -> pa.Table | None:
+    def _counts(self, held: _Held) -> RowCounts:
+        """Of all evaluations together."""
+        written = sum(file.record_count for staged in held.staged for file in staged.files)
+        updated = sum(each.count(self._updates) for each in held.staged)
+        taken = sum(each.count(range(len(self._plan.clauses))) for each in held.staged)
+        return RowCounts(inserted=written - updated, updated=updated, deleted=taken - updated)
+
+    def _search(
+        self, builder: SparkWriteBuilder, held: _Held, tasks: tuple[FileTask, ...]
+    ) -> tuple[_Found, pa.Table | None]:
+        """What there is to do in these files; and the changed positions with their clauses, if they are few."""
+        found, few, changes = _Found(tasks), None, 0
+        given = self._source(held)
+        given = self._f.broadcast(given) if held.count <= _BROADCAST_ROWS else given
+        if tasks and held.count and self._bound.needs_matches:
+            met, changes = materialised(self._matches(builder, given, tasks))
+            found = replace(found, met=met, matches=changes)
+        if tasks and self._plan.of("not matched by source"):
+            unmet, others = materialised(self._unmet(builder, given, tasks))
+            found, changes = replace(found, unmet=unmet), changes + others
+        if found.everything_changed:
+            few = self._collect_few(builder, found, changes)
+            found = replace(found, taken=self._taken(found, few))
+        return found, few
+
+    def _collect_few(self, builder: SparkWriteBuilder, found: _Found, changes: int) -> pa.Table | None:
         """The changed positions with their clauses, if they are few. Raises InvalidInput for a row matched twice."""
-        if not changed:
-            return None
-        few = builder.few(_union([each.select(FILE, POSITION, CLAUSE) for each in changed]), tasks, changes)
+        changed = _union([each.select(FILE, POSITION, CLAUSE) for each in found.everything_changed])
+        few = builder.few(changed, found.tasks, changes)
         if few is None:
-            self._refuse_repeated_targets(met)
+            self._refuse_repeated_targets(found.met)
         elif few.group_by([FILE, POSITION]).aggregate([]).num_rows < few.num_rows:
-            self._refuse_repeated_targets(met)
+            self._refuse_repeated_targets(found.met)
             few = few.group_by([FILE, POSITION]).aggregate([(CLAUSE, "min")]).rename_columns([FILE, POSITION, CLAUSE])
         return few
 
-    def _finish(
+    def _taken(self, found: _Found, few: pa.Table | None) -> dict[str, dict[int, int]]:
+        """Data file → clause → how many rows it takes."""
+        counted: list[tuple[int, int, int]]
+        if few is not None:
+            table = few.group_by([FILE, CLAUSE]).aggregate([([], "count_all")])
+            counted = list(zip(*(table[name].to_pylist() for name in (FILE, CLAUSE, "count_all")), strict=True))
+        else:
+            rows = _union([each.select(FILE, POSITION, CLAUSE) for each in found.everything_changed])
+            if self._bound.allows_repeats and found.met is not None:
+                rows = rows.dropDuplicates([FILE, POSITION])
+            numbered = with_numbers(self._spark, rows.groupBy(FILE, CLAUSE).count(), found.tasks)
+            counted = [(each[FILE], each[CLAUSE], each["count"]) for each in numbered.collect()]
+        taken: dict[str, dict[int, int]] = {}
+        for number, clause, count in counted:
+            taken.setdefault(found.tasks[number].file.file_path, {})[clause] = count
+        return taken
+
+    # New rows
+
+    def _stage(
         self,
         builder: SparkWriteBuilder,
-        tasks: Sequence[FileTask],
-        changed: list[Frame],
-        added: Frame | None,
-        reads: tuple[Read, ...],
-        mode: Mode,
-        few: pa.Table | None,
-    ) -> Write:
-        f = self._f
-        updates = [index for index, each in enumerate(self._plan.clauses) if each.action == "update"]
-        names = [f"`{field.name}`" for field in self._view.schema.fields]
-        new_rows = [each.where(f.col(CLAUSE).isin(updates)).select(*names) for each in changed] if updates else []
-        if added is not None:
-            new_rows.append(added)
-        staged = builder.add_frame(_union(new_rows)) if new_rows else None
-        written = 0 if staged is None else staged.rows
-        taken = updated = 0
-        if changed:
-            rows = _union([each.select(FILE, POSITION, CLAUSE) for each in changed])
-            counted = _counted(rows, few)
-            updated = sum(counted.get(index, 0) for index in updates)
-            taken = sum(counted.values())
-        if taken:
-            # Had another writer deleted the row first, the merge might have inserted one instead.
-            moved = bool(updates) or added is not None
-            builder.delete_positions(tasks, rows.select(FILE, POSITION), mode, moved=moved, few=few)
-        counts = RowCounts(inserted=written - updated, updated=updated, deleted=taken - updated)
-        return builder.build(Kind.MERGE, counts, reads=reads)
+        held: _Held,
+        before: Sequence[_Staged],
+        found: _Found,
+        more: Frame | None,
+        *,
+        is_whole: bool,
+    ) -> None:
+        """Write what is new. Files that also hold new rows of files that changed are written again without these.
+
+        ``more``: source rows to insert; ``is_whole``: all of them, in place of those inserted before.
+        """
+        kept: list[_Staged] = []
+        again: list[_Staged] = []
+        for was, now in zip(before, held.staged, strict=True):
+            is_stale = was.count(self._updates) != now.count(self._updates)
+            (again if is_stale or (is_whole and now.inserts is not None) else kept).append(now)
+        for each in again:
+            builder.discard_rows(each.files)
+        together = (*(one for each in again for one in each.found), found)
+        inserts = [each.inserts for each in again if each.inserts is not None and not is_whole]
+        inserts += [] if more is None else [more]
+        inserted = _union(inserts) if inserts else None
+        new_rows = [rows for each in together for rows in self._new_values(each)]
+        if inserted is not None:
+            new_rows.append(self._inserted(inserted))
+        files = builder.add_frame(_union(new_rows)).files if new_rows else ()
+        held.staged = (*kept, _Staged(together, inserted, files))
+
+    def _new_values(self, found: _Found) -> list[Frame]:
+        if not found.count(self._updates):
+            return []
+        names = [f"`{each.name}`" for each in self._view.schema.fields]
+        updates = self._f.col(CLAUSE).isin(sorted(self._updates))
+        return [each.where(updates).select(*names) for each in found.changed]
+
+    def _to_insert(self, held: _Held, before: Sequence[_Staged], found: _Found) -> tuple[Frame | None, bool]:
+        """The source rows that have lost their matches. Or all without a match, and True, where one that was inserted
+        has a match now: which of the new rows is its row is not known.
+        """
+        earlier = [one for each in before for one in each.found]
+        now = [one for each in held.staged for one in each.found]
+        matched = [each for each in (*(one.matched for one in now), found.matched) if each is not None]
+        if not before or self._has_new_matches(found, earlier):
+            count = found.matches + sum(each.matches for each in now)
+            return self._unmatched(held, matched, count), True
+        lost = [
+            inside(one.met, one.tasks, one.gone - was.gone)
+            for was, one in zip(earlier, now, strict=True)
+            if one.met is not None and one.gone != was.gone
+        ]
+        if not lost:
+            return None, False
+        numbers = _apart(_numbers(lost).distinct(), matched)
+        rows, count = materialised(self._source(held).join(numbers, ROW, "left_semi"))
+        return (rows if count else None), False
+
+    def _has_new_matches(self, found: _Found, earlier: Sequence[_Found]) -> bool:
+        """Whether a source row that had no match has one now."""
+        if found.met is None or not found.matches:
+            return False
+        known = [each for each in (one.matched for one in earlier) if each is not None]
+        return bool(_apart(_numbers([found.met]).distinct(), known).take(1))
+
+    def _unmatched(self, held: _Held, matched: Sequence[Frame], count: int) -> Frame:
+        """All source rows without a match. ``count``: how many matches there are."""
+        if not matched:
+            return self._source(held)
+        numbers = _numbers(matched)
+        numbers = self._f.broadcast(numbers) if count <= _BROADCAST_ROWS else numbers
+        return self._source(held).join(numbers, ROW, "left_anti")
+
+    def _inserted(self, rows: Frame) -> Frame:
+        """The new rows for source rows without a match."""
+        nothing = {each.name: self._f.lit(None).cast(spark_type(each.field_type)) for each in self._view.schema.fields}
+        chosen, new = self._by_clause(rows.alias(self._plan.source_alias), "not matched", nothing)
+        taken = chosen.where(self._f.col(CLAUSE).isNotNull())
+        return taken.select(*(column.alias(name) for name, column in new.items()))
+
+    # Matching
+
+    def _source(self, held: _Held) -> Frame:
+        return held.rows.alias(self._plan.source_alias)
+
+    def _read(self, held: _Held) -> Read:
+        """The read of the merge: which rows of the table it depends on."""
+        if self._plan.of("not matched by source"):
+            return Read(parse_filter(None, self._view.schema))
+        return self._keys_read(self._source(held), held.count)
 
     def _keys_read(self, source: Frame, count: int) -> Read:
-        """The read of the merge: which rows of the table it depends on."""
         pairs = self._bound.pairs
         if not pairs:
             return Read(parse_filter(None, self._view.schema))
@@ -224,18 +389,6 @@ class _MergeRun:
             return clause.condition
         return condition(self._bound.condition(clause), at)
 
-    def _inserted(self, source: Frame, met: Frame | None, count: int) -> Frame:
-        """The rows to insert for source rows without a match."""
-        f = self._f
-        alone = source
-        if met is not None:
-            rows = met.select(f.col(ROW).alias("__frazil_met"))
-            rows = f.broadcast(rows) if count <= _BROADCAST_ROWS else rows
-            alone = source.join(rows, source[ROW] == rows["__frazil_met"], "left_anti")
-        nothing = {each.name: f.lit(None).cast(spark_type(each.field_type)) for each in self._view.schema.fields}
-        chosen, new = self._by_clause(alone, "not matched", nothing)
-        return chosen.where(f.col(CLAUSE).isNotNull()).select(*(column.alias(name) for name, column in new.items()))
-
     def _refuse_repeated_targets(self, matches: Frame | None) -> None:
         """Refuse a table row that two source rows would change: their order is undefined."""
         f = self._f
@@ -263,10 +416,10 @@ def _union(frames: Sequence[Frame]) -> Frame:
     return reduce(lambda one, other: one.unionByName(other), frames)
 
 
-def _counted(rows: Frame, few: pa.Table | None) -> dict[int, int]:
-    """The number of rows per clause."""
-    if few is None:
-        return {each[CLAUSE]: each["count"] for each in rows.groupBy(CLAUSE).count().collect()}
-    counted = few.group_by(CLAUSE).aggregate([([], "count_all")])
-    pairs: Any = zip(counted[CLAUSE].to_pylist(), counted["count_all"].to_pylist(), strict=True)
-    return dict(pairs)
+def _numbers(frames: Sequence[Frame]) -> Frame:
+    return _union([each.select(ROW) for each in frames])
+
+
+def _apart(numbers: Frame, others: Sequence[Frame]) -> Frame:
+    """The numbers of source rows that are in none of the others."""
+    return numbers.join(_numbers(others), ROW, "left_anti") if others else numbers

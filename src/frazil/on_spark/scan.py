@@ -9,7 +9,7 @@ job. The driver processes no rows, and no row depends on the session's settings:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, reduce
@@ -140,6 +140,21 @@ def with_numbers(spark: Session, rows: Frame, tasks: Sequence[FileTask], numbers
     listed = {FILE: arrow.array(found.keys(), pa.int64()), _NUMBER: arrow.array(given, pa.int32())}
     others = [name for name in rows.columns if name != FILE]
     return rows.join(_listed(spark, listed), FILE, "left").select(_required(_NUMBER).alias(FILE), *others)
+
+
+def inside(rows: Frame, tasks: Sequence[FileTask], files: Collection[str]) -> Frame:
+    """Those of the rows of these tasks, numbered by mark, that are in some of their files."""
+    return rows.join(_marks_of(rows.sparkSession, tasks, files), FILE, "left_semi")
+
+
+def outside(rows: Frame, tasks: Sequence[FileTask], files: Collection[str]) -> Frame:
+    """The others."""
+    return rows.join(_marks_of(rows.sparkSession, tasks, files), FILE, "left_anti") if files else rows
+
+
+def _marks_of(spark: Session, tasks: Sequence[FileTask], files: Collection[str]) -> Frame:
+    marks = [mark for mark, number in numbers_of(tasks).items() if tasks[number].file.file_path in files]
+    return _listed(spark, {FILE: arrow.array(marks, pa.int64())})
 
 
 @dataclass(frozen=True, slots=True)

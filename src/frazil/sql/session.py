@@ -118,7 +118,8 @@ class Context:
         return LakeSnapshot(self._bound(session))
 
     def transaction(self, session: Session | None, isolation: str) -> Transaction:
-        return Transaction(self._bound(session), isolation=isolation, retry=None, commit_id=None)
+        """The transaction of one statement."""
+        return Transaction(self._bound(session), isolation=isolation, retry=None, commit_id=None, is_statement=True)
 
     def _bound(self, session: Session | None) -> Any:
         return self.lake if session is None else cast(Any, _WithSession(self.lake, session))

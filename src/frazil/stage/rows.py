@@ -126,6 +126,11 @@ def to_reader(rows: object, schema: Schema) -> pa.RecordBatchReader:
     return _arrow_reader(rows, schema)
 
 
+def has_python_values(rows: object) -> bool:
+    """Whether the rows are dicts, or a dict of columns: their values have no types of their own."""
+    return isinstance(rows, Mapping | DictRows) or _is_dicts(rows)
+
+
 def incoming_schema(rows: object, schema: Schema | None = None) -> pa.Schema:
     """The columns of the rows, for schema evolution. Rows that can be read only once: pass ``opened(rows)``.
 

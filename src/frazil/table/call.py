@@ -76,6 +76,8 @@ class Statement:
     build: Build
     is_whole: bool = False
     """It decides by the table's rows alone, so that it can be evaluated on any version of the table."""
+    takes_back: bool = False
+    """Evaluated again, it takes out the new rows that depend on files that changed (``dml/redo.py``)."""
 
     def write(self) -> Write:
         """Stage the files of the write, on the call's version of the table."""
@@ -107,8 +109,8 @@ class Evaluated:
         view = replace(call.view, metadata=after, kept=None)
         if self.write.kind is Kind.REWRITE and _has_base(self.write, after):
             return replace(self, write=without_lost_groups(self.write, view))
-        later = replace(self.statement, call=replace(call, view=continued(call.view, self.write, view)))
-        return later.evaluated()
+        view = continued(call.view, self.write, view, takes_back=self.statement.takes_back)
+        return replace(self.statement, call=replace(call, view=view)).evaluated()
 
 
 def _has_base(write: Write, head: TableMetadata) -> bool:

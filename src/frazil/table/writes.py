@@ -15,8 +15,7 @@ from frazil.dml.add_files import checked_paths, name_mapping_of, read_footers
 from frazil.dml.assignments import is_column
 from frazil.dml.cherry_pick import cherry_pick as pick
 from frazil.dml.engine import ARROW, Engine
-from frazil.dml.matching import GivenRows, Matching, default_mode, matching, upsert_matching
-from frazil.dml.matching import delete_keys as build_delete_keys
+from frazil.dml.matching import GivenRows, Matching, default_mode, matching
 from frazil.dml.merge import Merge, Source
 from frazil.dml.row_delta import row_delta as build_row_delta
 from frazil.dml.upsert import key_spec
@@ -195,16 +194,11 @@ def upsert(
 
 
 def _upsert_matching(destination: Destination, call: Call, rows: object, by: Matching, mode: UpsertMode) -> Commit:
-    if call.engine is not ARROW:
-        raise Unsupported(
-            "upsert() with on= or latest_by= does not run on Spark in this release",
-            advice="Use merge(df, on=[…]), or pass frame.toArrow()",
-        )
-    return _run_with_rows(destination, call, rows, lambda rows: _upserting(GivenRows(rows), by, mode))
+    return _run_with_rows(destination, call, rows, lambda rows: _upserting(call.engine, GivenRows(rows), by, mode))
 
 
-def _upserting(rows: GivenRows, by: Matching, mode: UpsertMode) -> Build:
-    return lambda view, settings: upsert_matching(view, rows, by, settings, mode)
+def _upserting(engine: Engine, rows: GivenRows, by: Matching, mode: UpsertMode) -> Build:
+    return lambda view, settings: engine.upsert_matching(view, rows, by, settings, mode)
 
 
 def delete_keys(
@@ -218,8 +212,6 @@ def delete_keys(
     call = begin(destination, "delete_keys", options, {} if on is None else {"on": on}, rows)
     if call.found is not None:
         return call.found
-    if call.engine is not ARROW:
-        raise Unsupported("delete_keys() does not run on Spark in this release", advice="Pass frame.toArrow()")
     metadata = call.view.metadata
     by = matching(metadata, on)
     chosen = chosen_mode(mode, metadata, "frazil.upsert.mode", UPSERT_MODES, "equality")
@@ -231,7 +223,7 @@ def delete_keys(
         destination,
         Statement(
             call,
-            lambda view, settings: build_delete_keys(view, given, by, settings, chosen),
+            lambda view, settings: call.engine.delete_keys(view, given, by, settings, chosen),
             is_whole=chosen != "equality",
         ),
     )
@@ -252,7 +244,9 @@ def merge(
         call,
         rows,
         lambda rows: _merging(call.engine, Source(rows), plan, chosen),
+        # A Spark Column may give other values when it is evaluated again.
         is_whole=not any(map(is_column, plan.given)),
+        takes_back=call.engine is not ARROW,
     )
 
 
@@ -341,6 +335,7 @@ def _run_with_rows(
     *,
     by_key: bool = False,
     is_whole: bool = True,
+    takes_back: bool = False,
 ) -> Commit:
     """Run a write of rows, with ``merge_schema`` on a table whose schema has their columns."""
     if call.merge_schema and rows is not None:
@@ -354,7 +349,7 @@ def _run_with_rows(
                 # Rows that do not fit are refused while the table has its old schema. A stream is read only once.
                 _tried(Statement(_with_key_spec(grown, by_key), make(rows)))
             call = _grown(destination, call, rows)
-    return _run(destination, Statement(_with_key_spec(call, by_key), make(rows), is_whole))
+    return _run(destination, Statement(_with_key_spec(call, by_key), make(rows), is_whole, takes_back))
 
 
 def _grown(destination: Destination, call: Call, rows: object) -> Call:

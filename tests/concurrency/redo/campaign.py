@@ -33,6 +33,8 @@ class Plan:
     updaters: int = 0
     """Processes that change rows of another user."""
     compactors: int = 0
+    engine: Literal["arrow", "spark"] = "arrow"
+    """What runs the statements; the other processes run theirs on Arrow."""
 
 
 @dataclass
@@ -52,10 +54,11 @@ class Report:
     def __str__(self) -> str:
         took = sorted(self.seconds)
         return (
-            f"{self.plan.verb} × {len(took)} beside {self.plan.appenders} appenders ({self.appends} appends): "
+            f"{self.plan.verb} × {len(took)} on {self.plan.engine} beside {self.plan.appenders} appenders "
+            f"({self.appends} appends): "
             f"{len(self.errors)} errors, {len(self.wrong)} wrong, redone {sum(self.redone)} times "
-            f"(most {max(self.redone, default=0)}), median {statistics.median(took) * 1000:.0f} ms, "
-            f"longest {took[-1] * 1000:.0f} ms"
+            f"(most {max(self.redone, default=0)})"
+            + (f", median {statistics.median(took) * 1000:.0f} ms, longest {took[-1] * 1000:.0f} ms" if took else "")
         )
 
 
@@ -110,6 +113,9 @@ def run(address: Address, plan: Plan, patience_s: float = 300) -> Report:
     jobs = [*[append_until] * plan.appenders, *[update_until] * plan.updaters, *[compact_until] * plan.compactors]
     processes = [start(job, address, number, stop, answers) for number, job in enumerate(jobs, 1)]
     table = address.open()
+    if plan.engine == "spark":
+        # Deletes, updates and merges run there; an overwrite of Arrow rows does not.
+        table._lake.spark = frazil.spark()
     try:
         _wait_for_rows(table, plan.appenders, patience_s)
         for number in range(1, plan.statements + 1):

@@ -18,13 +18,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--appenders", type=int, action="append", help="by default 1 and 8")
     parser.add_argument("--database", choices=["sqlite", "postgres"], action="append", help="by default both")
     parser.add_argument("--others", action="store_true", help="also writers of other rows, and a compaction loop")
+    parser.add_argument("--engine", choices=["arrow", "spark"], default="arrow", help="what runs the statements")
     asked = parser.parse_args(arguments)
     failed = 0
     for database in asked.database or ("sqlite", "postgres"):
         for verb in asked.verb or VERBS:
             for appenders in asked.appenders or (1, 8):
                 beside = int(asked.others)
-                failed += _run(database, Plan(verb, asked.statements, appenders, beside, beside))
+                failed += _run(database, Plan(verb, asked.statements, appenders, beside, beside, asked.engine))
     return int(failed > 0)
 
 

@@ -104,24 +104,13 @@ class FileRecorder:
         self, context: CommitContext, operations: Sequence[Operation], identity: Identity, run: Callable[[], Commit]
     ) -> Commit:
         transaction = getattr(self._here, "ending", None)
-        outer = getattr(self._here, "running", None)
         if transaction:
             running = _Running(transaction, {})
             self.log.write({"event": "commit", "tx": transaction, "commit_id": identity.commit_id})
         else:
             running = _Running(self.log.new_id(), self._called())
             self._log_commit(running, context, operations, identity)
-        self._here.running = running
-        try:
-            done = run()
-        except BaseException as error:
-            self._ended(running.name, error)
-            raise
-        finally:
-            self._here.running = outer
-        self._here.ended = True
-        self.log.write(_acknowledged(running.name, done))
-        return done
+        return self._run(running, run)
 
     def committing_tables(
         self, context: CommitContext, unit: CommitUnit, identity: Identity, run: Callable[[], Done]
@@ -134,13 +123,19 @@ class FileRecorder:
             for table in unit.tables:
                 self.log.write(*self._writes(replace(context, ident=table.ident), name, table.operations))
         self.log.write({"event": "commit", "tx": name, "commit_id": identity.commit_id})
+        return self._run(_Running(name, {}), run)
+
+    def _run(self, running: _Running, run: Callable[[], Done]) -> Done:
+        outer, self._here.running = getattr(self._here, "running", None), running
         try:
             done = run()
         except BaseException as error:
-            self._ended(name, error)
+            self._ended(running.name, error)
             raise
+        finally:
+            self._here.running = outer
         self._here.ended = True
-        self.log.write(_acknowledged(name, done))
+        self.log.write(_acknowledged(running.name, done))
         return done
 
     def redone(self, context: CommitContext, operations: Sequence[Operation], identity: Identity) -> None:
