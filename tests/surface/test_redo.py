@@ -305,3 +305,39 @@ def test_p39_a_commit_id_is_applied_once_however_often_it_is_redone(table: frazi
     again = table.delete("v = 7", commit_id="gone")
     assert (first.redone, first.rows_deleted) == (1, 21)
     assert (again.already_committed, again.rows_deleted, again.snapshot_id) == (True, 21, first.snapshot_id)
+
+
+@pytest.mark.parametrize("new", [(), ("id",), ("truncate(1, part)",), ("bucket(3, id)",), ("part", "id")], ids=str)
+def test_p39_a_redo_replaces_the_partitions_that_the_rows_were_staged_for(
+    lake: frazil.Lake, new: tuple[str, ...]
+) -> None:
+    """Whatever partitions the table has meanwhile."""
+    table = lake.create_table("s.p", "id bigint, part string", partition_by=["part"])
+    table.append([{"id": 1, "part": "a"}, {"id": 2, "part": "b"}, {"id": 3, "part": "ab"}])
+
+    def theirs() -> None:
+        table.set_partitioning(list(new))
+        table.append([{"id": 4, "part": "a"}, {"id": 5, "part": "b"}])
+
+    done = table.replace_partitions([{"id": 9, "part": "a"}], retry=QUICK, on_phase=at_head_read(theirs))
+    assert (done.redone, done.rows_inserted, done.rows_deleted) == (1, 1, 2)
+    found = sorted((row["id"], row["part"]) for row in table.scan().to_arrow().to_pylist())
+    assert found == [(2, "b"), (3, "ab"), (5, "b"), (9, "a")]
+    assert files_of(table) == named_files(table)
+
+
+def test_p39_a_redo_does_not_take_other_buckets_for_the_same(lake: frazil.Lake) -> None:
+    made = [lake.create_table(name, "id bigint", partition_by=["bucket(4, id)"]) for name in ("s.b", "s.c")]
+    for each in made:
+        each.append([{"id": n} for n in range(20)])
+
+    def theirs(table: frazil.Table) -> None:
+        table.set_partitioning(["bucket(3, id)"])
+        table.append([{"id": n} for n in range(20, 40)])
+
+    raced, alone = made
+    done = raced.replace_partitions([{"id": 100}], retry=QUICK, on_phase=at_head_read(lambda: theirs(raced)))
+    alone.append([{"id": n} for n in range(20, 40)])
+    alone.replace_partitions([{"id": 100}])
+    assert done.redone == 1
+    assert raced.scan().to_arrow().sort_by("id") == alone.scan().to_arrow().sort_by("id")
