@@ -341,3 +341,58 @@ def test_p39_a_redo_does_not_take_other_buckets_for_the_same(lake: frazil.Lake) 
     alone.replace_partitions([{"id": 100}])
     assert done.redone == 1
     assert raced.scan().to_arrow().sort_by("id") == alone.scan().to_arrow().sort_by("id")
+
+
+BY_NAME: dict[str, Callable[..., frazil.Commit]] = {
+    "update": lambda table, **how: table.update({"v": "v + 100"}, "id >= 0", **how),
+    "update in place": lambda table, **how: table.update({"v": "w"}, "id >= 0", mode="merge-on-read", **how),
+    "upsert on": lambda table, **how: table.upsert([{"id": 3, "v": 1, "w": 7}], on=["v", "w"], **how),
+    "upsert latest by": lambda table, **how: table.upsert([{"id": 3, "v": 1, "w": 7}], latest_by="w", **how),
+    "delete keys": lambda table, **how: table.delete_keys([{"v": 1, "w": 7}], on=["v", "w"], mode="position", **how),
+    "merge": lambda table, **how: (
+        table.merge([{"id": each, "v": 5, "w": 6} for each in (2, 3)], on=["id"], **how)
+        .when_matched_update({"v": "source.w"})
+        .execute()
+    ),
+}
+
+
+@pytest.fixture
+def three(lake: frazil.Lake) -> frazil.Table:
+    made = lake.create_table("s.three", "id bigint not null, v bigint, w bigint", keys=["id"])
+    made.append([{"id": 1, "v": 1, "w": 7}, {"id": 2, "v": 7, "w": 1}])
+    return made
+
+
+@pytest.mark.parametrize("verb", BY_NAME)
+def test_p39_a_statement_is_not_redone_with_columns_that_took_its_names(three: frazil.Table, verb: str) -> None:
+    def theirs() -> None:
+        three.rename_column("v", "x")
+        three.rename_column("w", "v")
+        three.rename_column("x", "w")
+        three.append([{"id": 3, "w": 1, "v": 7}])
+
+    with pytest.raises(frazil.ConflictError):
+        BY_NAME[verb](three, retry=QUICK, on_phase=at_head_read(theirs))
+    found = sorted((row["id"], row["w"], row["v"]) for row in three.scan().to_arrow().to_pylist())
+    assert found == [(1, 1, 7), (2, 7, 1), (3, 1, 7)]
+    assert files_of(three) == named_files(three)
+
+
+@pytest.mark.parametrize("verb", BY_NAME)
+def test_p39_a_statement_is_redone_on_columns_in_another_order(
+    lake: frazil.Lake, three: frazil.Table, verb: str
+) -> None:
+    other = lake.create_table("s.other", "id bigint not null, v bigint, w bigint", keys=["id"])
+    other.append(three.scan().to_arrow())
+
+    def theirs(table: frazil.Table) -> None:
+        table.move_column("w", first=True)
+        table.add_column("n", "bigint")
+        table.append([{"id": 3, "v": 1, "w": 7, "n": 4}, {"id": 4, "v": 7, "w": 1, "n": 4}])
+
+    done = BY_NAME[verb](three, retry=QUICK, on_phase=at_head_read(lambda: theirs(three)))
+    theirs(other)
+    BY_NAME[verb](other)
+    assert done.redone == 1
+    assert three.scan().to_arrow().sort_by("id") == other.scan().to_arrow().sort_by("id")

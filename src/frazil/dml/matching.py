@@ -114,7 +114,8 @@ class GivenRows:
     def batches(self, schema: Schema) -> list[pa.RecordBatch]:
         if self.held is None:
             self.held = [conform(batch, schema) for batch in to_reader(self.rows, schema)]
-        return self.held
+        # The schema may have other columns than when they were read.
+        return [conform(batch, schema) for batch in self.held]
 
 
 def upsert_matching(view: View, rows: GivenRows, by: Matching, settings: Settings, mode: UpsertMode) -> Write:

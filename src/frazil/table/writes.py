@@ -161,6 +161,7 @@ def update(
             lambda view, settings: call.engine.update(view, assignments, condition, settings, chosen),
             # A Spark Column may give other values when it is evaluated again.
             is_whole=not any(is_column(each) for each in assignments.values()) if is_mapping else False,
+            is_by_name=True,
         ),
     )
 
@@ -200,7 +201,7 @@ def _upsert_matching(destination: Destination, call: Call, rows: object, by: Mat
             "upsert() with on= or latest_by= does not run on Spark in this release",
             advice="Use merge(df, on=[…]), or pass frame.toArrow()",
         )
-    return _run_with_rows(destination, call, rows, lambda rows: _upserting(GivenRows(rows), by, mode))
+    return _run_with_rows(destination, call, rows, lambda rows: _upserting(GivenRows(rows), by, mode), is_by_name=True)
 
 
 def _upserting(rows: GivenRows, by: Matching, mode: UpsertMode) -> Build:
@@ -233,6 +234,7 @@ def delete_keys(
             call,
             lambda view, settings: build_delete_keys(view, given, by, settings, chosen),
             is_whole=chosen != "equality",
+            is_by_name=True,
         ),
     )
 
@@ -253,6 +255,7 @@ def merge(
         rows,
         lambda rows: _merging(call.engine, Source(rows), plan, chosen),
         is_whole=not any(map(is_column, plan.given)),
+        is_by_name=True,
     )
 
 
@@ -341,6 +344,7 @@ def _run_with_rows(
     *,
     by_key: bool = False,
     is_whole: bool = True,
+    is_by_name: bool = False,
 ) -> Commit:
     """Run a write of rows, with ``merge_schema`` on a table whose schema has their columns."""
     if call.merge_schema and rows is not None:
@@ -354,7 +358,7 @@ def _run_with_rows(
                 # Rows that do not fit are refused while the table has its old schema. A stream is read only once.
                 _tried(Statement(_with_key_spec(grown, by_key), make(rows)))
             call = _grown(destination, call, rows)
-    return _run(destination, Statement(_with_key_spec(call, by_key), make(rows), is_whole))
+    return _run(destination, Statement(_with_key_spec(call, by_key), make(rows), is_whole, is_by_name))
 
 
 def _grown(destination: Destination, call: Call, rows: object) -> Call:
