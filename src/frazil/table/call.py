@@ -116,8 +116,12 @@ class Evaluated:
 
 
 def _has_names(before: Schema, after: Schema) -> bool:
-    """Whether every column still has its name."""
-    return all(before.find_column_name(each) == after.find_column_name(each) for each in before.field_ids)
+    """Whether no column was renamed, and no name was taken over. A column that is gone cannot be confused."""
+    taken = set(map(after.find_column_name, after.field_ids))
+    return all(
+        after.find_column_name(each) == name or (after.find_column_name(each) is None and name not in taken)
+        for each, name in ((each, before.find_column_name(each)) for each in before.field_ids)
+    )
 
 
 def _has_base(write: Write, head: TableMetadata) -> bool:
