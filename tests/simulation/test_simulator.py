@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -25,6 +26,7 @@ from frazil_verification.simulator import (
     shrink,
     simulate,
 )
+from frazil_verification.simulator.world import World
 from mutants.mutant import installed
 from simulation.mutants import QUICK, called, first_that_notices, recorded
 
@@ -64,6 +66,23 @@ def test_leaders_stall_with_the_commit_lock(report: Report) -> None:
 )
 def test_every_verb_lands(report: Report, verb: str) -> None:
     assert report.outcomes[f"{verb} committed"] > 0
+
+
+@pytest.mark.parametrize("verb", ["overwrite", "delete", "update", "upsert"])
+def test_statements_are_redone(report: Report, verb: str) -> None:
+    assert report.outcomes[f"{verb} redone"] > 0
+
+
+def test_a_share_of_statements_is_to_abort_and_is_not_redone() -> None:
+    world = World(Case(0, 100, QUIET, actors=("deleter", "appender")))
+    with contextlib.closing(world.database):
+        world.run()
+    deletes = [each for each in world.records.writes if each.step.verb == "delete"]
+    aborting = [each for each in deletes if each.step.on_conflict == "abort"]
+    assert 0.1 < len(aborting) / len(deletes) < 0.5
+    assert any(each.is_redone for each in deletes)
+    assert any(attempt.checks for each in aborting for attempt in each.attempts)
+    assert not any(attempt.redone for each in aborting for attempt in each.attempts)
 
 
 def test_the_same_seed_is_the_same_history_in_every_process() -> None:
@@ -138,6 +157,7 @@ def test_actors_can_be_left_out() -> None:
         "delete committed",
         "delete unchanged",
         "delete failed",
+        "delete redone",
     }
 
 

@@ -100,12 +100,12 @@ class History:
         self._rows: dict[int, list[Row]] = {}
         self._tick = 0.0
 
-    def commit(self, id_: str, *steps: Step, rows: list[Row], counts: Counts = (0, 0, 0)) -> History:
+    def commit(self, id_: str, *steps: Step, rows: list[Row], counts: Counts = (0, 0, 0), redone: int = 0) -> History:
         """``rows``: those of the table afterwards."""
         number = len(self._versions) + 1
         self._versions.append(Version(number, id_))
         self._rows[number] = rows
-        return self.ended(id_, "committed", *steps, snapshot_id=number, counts=counts)
+        return self.ended(id_, "committed", *steps, snapshot_id=number, counts=counts, redone=redone)
 
     def ended(
         self,
@@ -114,6 +114,7 @@ class History:
         *steps: Step,
         snapshot_id: int | None = None,
         counts: Counts = (0, 0, 0),
+        **more: Any,
     ) -> History:
         inserted, updated, deleted = counts
         self._tick += 2
@@ -125,6 +126,7 @@ class History:
                 started=self._tick,
                 finished=self._tick + 1,
                 transaction=len(steps) > 1,
+                **more,
                 snapshot_id=snapshot_id,
                 inserted=inserted,
                 updated=updated,
@@ -170,6 +172,34 @@ def test_a_right_history_is_found_right() -> None:
     history.ended("six", "abandoned", scan(2, row(2)), scan(1))
     history.commit("seven", scan(1), append(row(1)), scan(1, row(1)), rows=[row(1), row(2)], counts=(1, 0, 0))
     assert history.judged() is None
+
+
+def test_a_redone_statement_has_a_verdict_of_its_own() -> None:
+    history = two_appends().commit("three", delete(1), rows=[row(2)], counts=(0, 0, 2), redone=1)
+    assert history.judged() is None
+    assert "redone" in statistics(history.records, history.verdict())
+    assert str(history.records[-1]).startswith("three (delete) redone as snapshot 3")
+
+
+def test_what_a_redone_statement_leaves_of_rows_that_came_is_found() -> None:
+    history = two_appends().commit("three", delete(1), rows=[row(1), row(2)], counts=(0, 0, 2), redone=1)
+    assert kind(history.judged()) == "rows"
+
+
+def test_a_statement_that_was_refused_and_not_redone_is_found() -> None:
+    rows, schema = ("one owner for each row", "no added rows match my filter"), ("schema still compatible",)
+    assert kind(two_appends().ended("three", "conflict", delete(1), checks=rows).judged()) == "redo"
+    for right in (
+        two_appends().ended("three", "conflict", delete(1), checks=schema),
+        two_appends().ended("three", "conflict", append(row(1)), checks=("my rows not deleted meanwhile",)),
+        two_appends().ended("three", "conflict", scan(2, row(2)), delete(1), checks=rows),
+    ):
+        assert right.judged() is None
+
+
+def test_a_transaction_that_was_redone_is_found() -> None:
+    history = two_appends().commit("three", scan(2, row(2)), delete(1), rows=[row(2)], counts=(0, 0, 2), redone=1)
+    assert kind(history.judged()) == "redo"
 
 
 def test_a_lost_row_is_found_with_its_commit() -> None:

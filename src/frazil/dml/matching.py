@@ -116,8 +116,15 @@ class GivenRows:
     def batches(self, schema: Schema) -> list[pa.RecordBatch]:
         if self.held is None:
             self.held = [conform(batch, schema) for batch in to_reader(self.rows, schema)]
-        held: list[pa.RecordBatch] = self.held
-        return held
+        # The schema may have other columns than when they were read.
+        return [conform(_without_gone(batch, schema), schema) for batch in self.held]
+
+
+def _without_gone(batch: pa.RecordBatch, schema: Schema) -> pa.RecordBatch:
+    """Without columns that were dropped and hold nothing."""
+    known = {each.name for each in schema.fields}
+    filled = (name for name in batch.schema.names if name in known or batch[name].null_count < batch.num_rows)
+    return batch.select(list(filled))
 
 
 def upsert_matching(view: View, rows: GivenRows, by: Matching, settings: Settings, mode: UpsertMode) -> Write:

@@ -83,8 +83,12 @@ def replace_partitions(view: View, rows: object, settings: Settings) -> Write:
 
 
 def replaced_spec(view: View) -> PartitionSpec:
-    """The spec whose partitions are replaced. Raises InvalidInput when there are none."""
-    spec = view.metadata.spec()
+    """The spec whose partitions are replaced. Raises InvalidInput when there are none.
+
+    If the statement is evaluated again, it is still the spec that its rows were staged under.
+    """
+    kept = () if view.kept is None else view.kept.rows_of_the_caller
+    spec = view.metadata.spec(kept[0].spec_id if kept else None)
     if spec.is_unpartitioned():
         raise InvalidInput(
             f"The table {view.table} is not partitioned, so there is no partition to replace",

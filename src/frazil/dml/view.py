@@ -13,7 +13,7 @@ from frazil.errors import InvalidInput, Unsupported
 from frazil.expr import Filter
 from frazil.format.metadata import TableMetadata
 from frazil.format.storage import Storage
-from frazil.model import Isolation, Snapshot
+from frazil.model import DataFile, Isolation, Snapshot
 from frazil.read.arrow import ReadContext
 from frazil.read.plan import FileTask, plan
 from frazil.runtime import Runtime
@@ -35,6 +35,10 @@ class Kept:
     """The data files of the newer version that the statement has to be evaluated on."""
     stale: frozenset[str]
     """The data files of the earlier version whose part of the write was dropped."""
+
+    @property
+    def rows_of_the_caller(self) -> tuple[DataFile, ...]:
+        return tuple(file for file in self.write.added if file.file_path not in self.write.copies)
 
 
 @dataclass(frozen=True, slots=True)

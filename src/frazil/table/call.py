@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from pyiceberg.schema import Schema
+
 from frazil.commit.context import OnPhase
 from frazil.commit.intents import Intent, IntentConflict
 from frazil.commit.metadata_changes import metadata_change, pin
@@ -78,6 +80,8 @@ class Statement:
     """It decides by the table's rows alone, so that it can be evaluated on any version of the table."""
     takes_back: bool = False
     """Evaluated again, it takes out the new rows that depend on files that changed (``dml/redo.py``)."""
+    is_by_name: bool = False
+    """It finds columns by their names each time: on a version with other names it could take another column."""
 
     def write(self) -> Write:
         """Stage the files of the write, on the call's version of the table."""
@@ -101,16 +105,25 @@ class Evaluated:
         return statement.is_whole and statement.call.on_conflict == "redo" and not write.is_empty
 
     def on(self, head: TableMetadata) -> Evaluated | None:
-        """The same on a newer version (``dml/redo.py``); None: changes that belong to it do not fit there."""
+        """The same on a newer version (``dml/redo.py``); None: it does not fit there."""
         call = self.statement.call
         after = _changed(call.before, head)
-        if after is None:
+        if after is None or (self.statement.is_by_name and not _has_names(call.view.schema, after.schema())):
             return None
         view = replace(call.view, metadata=after, kept=None)
         if self.write.kind is Kind.REWRITE and _has_base(self.write, after):
             return replace(self, write=without_lost_groups(self.write, view))
         view = continued(call.view, self.write, view, takes_back=self.statement.takes_back)
         return replace(self.statement, call=replace(call, view=view)).evaluated()
+
+
+def _has_names(before: Schema, after: Schema) -> bool:
+    """Whether no column was renamed, and no name was taken over. A column that is gone cannot be confused."""
+    taken = set(map(after.find_column_name, after.field_ids))
+    return all(
+        after.find_column_name(each) == name or (after.find_column_name(each) is None and name not in taken)
+        for each, name in ((each, before.find_column_name(each)) for each in before.field_ids)
+    )
 
 
 def _has_base(write: Write, head: TableMetadata) -> bool:

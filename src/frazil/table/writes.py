@@ -160,6 +160,7 @@ def update(
             lambda view, settings: call.engine.update(view, assignments, condition, settings, chosen),
             # A Spark Column may give other values when it is evaluated again.
             is_whole=not any(is_column(each) for each in assignments.values()) if is_mapping else False,
+            is_by_name=True,
         ),
     )
 
@@ -194,7 +195,13 @@ def upsert(
 
 
 def _upsert_matching(destination: Destination, call: Call, rows: object, by: Matching, mode: UpsertMode) -> Commit:
-    return _run_with_rows(destination, call, rows, lambda rows: _upserting(call.engine, GivenRows(rows), by, mode))
+    return _run_with_rows(
+        destination,
+        call,
+        rows,
+        lambda rows: _upserting(call.engine, GivenRows(rows), by, mode),
+        is_by_name=True,
+    )
 
 
 def _upserting(engine: Engine, rows: GivenRows, by: Matching, mode: UpsertMode) -> Build:
@@ -225,6 +232,7 @@ def delete_keys(
             call,
             lambda view, settings: call.engine.delete_keys(view, given, by, settings, chosen),
             is_whole=chosen != "equality",
+            is_by_name=True,
         ),
     )
 
@@ -247,6 +255,7 @@ def merge(
         # A Spark Column may give other values when it is evaluated again.
         is_whole=not any(map(is_column, plan.given)),
         takes_back=call.engine is not ARROW,
+        is_by_name=True,
     )
 
 
@@ -336,6 +345,7 @@ def _run_with_rows(
     by_key: bool = False,
     is_whole: bool = True,
     takes_back: bool = False,
+    is_by_name: bool = False,
 ) -> Commit:
     """Run a write of rows, with ``merge_schema`` on a table whose schema has their columns."""
     if call.merge_schema and rows is not None:
@@ -349,7 +359,7 @@ def _run_with_rows(
                 # Rows that do not fit are refused while the table has its old schema. A stream is read only once.
                 _tried(Statement(_with_key_spec(grown, by_key), make(rows)))
             call = _grown(destination, call, rows)
-    return _run(destination, Statement(_with_key_spec(call, by_key), make(rows), is_whole, takes_back))
+    return _run(destination, Statement(_with_key_spec(call, by_key), make(rows), is_whole, takes_back, is_by_name))
 
 
 def _grown(destination: Destination, call: Call, rows: object) -> Call:

@@ -19,6 +19,8 @@ Frozen = tuple[tuple[str, Any], ...]
 
 WITHOUT_ROWS = frozenset({"add_column", "set_properties"})
 """Verbs that make no snapshot."""
+REDOABLE = frozenset({"overwrite", "replace_partitions", "delete", "update", "upsert", "compact"})
+"""Verbs that can be evaluated again; of upserts, those that look at the table."""
 
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq,

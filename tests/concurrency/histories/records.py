@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from concurrency.histories.model import WITHOUT_ROWS, Row, Step
+from concurrency.histories.model import REDOABLE, WITHOUT_ROWS, Row, Step
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,8 @@ class Record:
     inserted: int = 0
     updated: int = 0
     deleted: int = 0
+    redone: int = 0
+    """How often its statement was evaluated again before it was committed."""
     checks: tuple[str, ...] = ()
     """Of a conflict: the names of the checks that refused it."""
     detail: str = ""
@@ -48,11 +50,22 @@ class Record:
     def makes_snapshot(self) -> bool:
         return self.outcome == "committed" and self.steps[0].verb not in WITHOUT_ROWS
 
+    @property
+    def is_redoable(self) -> bool:
+        """A statement that looks at the table, outside of transactions."""
+        step = self.steps[0]
+        is_keyed = step.verb == "upsert" and step.mode in (None, "equality")
+        return not self.transaction and step.verb in REDOABLE and not is_keyed
+
+    @property
+    def verdict(self) -> str:
+        return "redone" if self.redone else self.outcome
+
     def __str__(self) -> str:
         where = f" as snapshot {self.snapshot_id}" if self.makes_snapshot else ""
         steps = "\n".join(f"      {step}" for step in self.steps)
         detail = f"\n      {self.detail}" if self.detail else ""
-        return f"{self.id} ({self.name}) {self.outcome}{where}\n{steps}{detail}"
+        return f"{self.id} ({self.name}) {self.verdict}{where}\n{steps}{detail}"
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,18 @@ from concurrency.histories.model import (
 from concurrency.histories.records import Record, Remains, Version
 
 RECENT = 5
+_OF_ROWS = frozenset(
+    {
+        "history unbroken since the base",
+        "required files still exist",
+        "my files not removed by another",
+        "no new deletes on my files",
+        "one owner for each row",
+        "no added rows match my filter",
+        "no removed rows match my filter",
+        "no new delete files match my filter",
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -69,8 +81,8 @@ class Verdict:
 
 def replay(records: Sequence[Record], remains: Remains, layout: Layout, *, every: int = 1) -> Verdict:
     """``every``: compare the rows of each so-many-th version, and always of the last."""
-    if (crashed := _crash(records)) is not None:
-        return Verdict(0, 0, crashed)
+    if (found := _crash(records) or _not_redone(records)) is not None:
+        return Verdict(0, 0, found)
     placed = _place(records, remains.versions)
     if isinstance(placed, Divergence):
         return Verdict(0, 0, placed)
@@ -79,7 +91,7 @@ def replay(records: Sequence[Record], remains: Remains, layout: Layout, *, every
 
 def statistics(records: Sequence[Record], verdict: Verdict) -> str:
     """Outcomes by operation, then conflicts by operation and check, and how many of them the rows do not explain."""
-    outcomes = Counter((record.name, record.outcome) for record in records)
+    outcomes = Counter((record.name, record.verdict) for record in records)
     names = sorted({name for name, _ in outcomes})
     kinds = sorted({outcome for _, outcome in outcomes})
     lines = [f"{'':18}" + "".join(f"{kind:>11}" for kind in kinds)]
@@ -98,6 +110,17 @@ def _crash(records: Sequence[Record]) -> Divergence | None:
     for record in records:
         if record.outcome == "crashed":
             return Divergence("crash", "a call raised what no caller expects", record)
+    return None
+
+
+def _not_redone(records: Sequence[Record]) -> Divergence | None:
+    """Rows that changed refuse no statement that can be evaluated again; a transaction is not evaluated again."""
+    for record in records:
+        if record.redone and record.transaction:
+            return Divergence("redo", "a transaction was evaluated again", record)
+        is_refused = record.outcome == "conflict" and bool(record.checks) and _OF_ROWS.issuperset(record.checks)
+        if is_refused and record.is_redoable:
+            return Divergence("redo", "a statement was refused because of rows, and not evaluated again", record)
     return None
 
 

@@ -122,6 +122,7 @@ class Session:
             inserted=done.rows_inserted,
             updated=done.rows_updated,
             deleted=done.rows_deleted,
+            redone=done.redone,
         )
 
     def _ended(self, outcome: str, error: Exception, checks: tuple[str, ...] = ()) -> Record:

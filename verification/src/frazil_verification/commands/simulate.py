@@ -69,6 +69,7 @@ def _keep(smallest: Result, folder: Path) -> Path:
 def _print(report: Report, kept: list[Path]) -> None:
     out.print_text(
         f"{report.seeds} seeds, {report.commits} commits in {report.snapshots} snapshots, {report.reads} reads, "
+        f"{report.redone} statements redone, "
         f"{report.elapsed_s:.1f} s: {report.seeds_per_s:.2f} seeds and {report.commits_per_s:.0f} commits a second"
     )
     out.print_text(f"digest of all histories: {report.digest}")

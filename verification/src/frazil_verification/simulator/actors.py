@@ -20,6 +20,7 @@ from frazil_verification.simulator.steps import OLD_MS, Row, State, Step
 
 Act = Callable[[Session], None]
 _MODES = (None, "merge-on-read", "copy-on-write")
+_ON_CONFLICT = (None, None, None, "abort")
 _UPSERTS = (*(None,) * 6, "position", "copy-on-write")
 _PARTITIONINGS = ((), ("p",), ("truncate(4, id)",), ("bucket(3, id)",))
 
@@ -68,12 +69,13 @@ def overwriter(session: Session) -> None:
             ((("p", "=", row["p"]), ("id", "=", key)), {"p": row["p"], "id": key}),
         )
     )
-    session.write(Step("overwrite", rows=session.rows(**fixed), where=where))
+    session.write(Step("overwrite", rows=session.rows(**fixed), where=where, on_conflict=_on_conflict(session)))
 
 
 @actor(2)
 def deleter(session: Session) -> None:
-    session.write(Step("delete", where=session.condition(), mode=session.draw.choice(_MODES)))
+    mode = session.draw.choice(_MODES)
+    session.write(Step("delete", where=session.condition(), mode=mode, on_conflict=_on_conflict(session)))
 
 
 @actor(2)
@@ -81,12 +83,14 @@ def updater(session: Session) -> None:
     tag = f"{session.name}.{session.draw.randrange(1000)}"
     moved = {"p": session.draw.choice(PARTITIONS), "note": tag}
     assigned = session.draw.choice(({"+v": session.draw.randint(1, 60)}, {"note": tag}, moved))
-    session.write(Step("update", where=session.condition(), set=assigned, mode=session.draw.choice(_MODES)))
+    where, mode = session.condition(), session.draw.choice(_MODES)
+    session.write(Step("update", where=where, set=assigned, mode=mode, on_conflict=_on_conflict(session)))
 
 
 @actor(4)
 def upserter(session: Session) -> None:
-    session.write(Step("upsert", rows=session.keyed_rows(), mode=session.draw.choice(_UPSERTS)))
+    rows, mode = session.keyed_rows(), session.draw.choice(_UPSERTS)
+    session.write(Step("upsert", rows=rows, mode=mode, on_conflict=_on_conflict(session)))
 
 
 @actor(1.5)
@@ -135,7 +139,7 @@ def ledger_keeper(session: Session) -> None:
 
 @actor(1)
 def compactor(session: Session) -> None:
-    session.write(Step("compact"))
+    session.write(Step("compact", on_conflict=_on_conflict(session)))
 
 
 @actor(1)
@@ -219,6 +223,10 @@ def janitor(session: Session) -> None:
 def streamer(session: Session) -> None:
     """The driver of a stream. Several may run at once, as drivers do that were wrongly believed dead."""
     session.stream(session.draw.choice(("one", "two")))
+
+
+def _on_conflict(session: Session) -> str | None:
+    return session.draw.choice(_ON_CONFLICT)
 
 
 def _metadata(session: Session) -> TableMetadata | None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from frazil.runtime import SYSTEM
 from frazil_verification.simulator.lake import CatalogKind
-from frazil_verification.simulator.run import Result, simulate
+from frazil_verification.simulator.run import REDONE, Result, simulate
 from frazil_verification.simulator.world import Case
 
 OnProgress = Callable[[int, int, str], None]
@@ -63,6 +63,11 @@ class Report:
     failures: tuple[Result, ...] = ()
 
     @property
+    def redone(self) -> int:
+        """How many statements landed as they were evaluated again."""
+        return sum(count for name, count in self.outcomes.items() if name.endswith(f" {REDONE}"))
+
+    @property
     def seeds_per_s(self) -> float:
         return self.seeds / self.elapsed_s if self.elapsed_s else 0.0
 
@@ -76,6 +81,7 @@ class Report:
             "commits": self.commits,
             "snapshots": self.snapshots,
             "reads": self.reads,
+            "redone": self.redone,
             "elapsed_s": round(self.elapsed_s, 1),
             "seeds_per_s": round(self.seeds_per_s, 2),
             "commits_per_s": round(self.commits_per_s, 1),

@@ -17,6 +17,7 @@ import orjson
 
 from frazil.catalog.records import COMMIT_ID
 from frazil.commit.queued_writer import LIVES_MS
+from frazil.commit.redo import REDOABLE as CHECKS
 from frazil.commit.snapshot_layout import VERB
 from frazil.commit.summaries import commits_of
 from frazil.errors import FrazilError, RetriesExhausted
@@ -30,6 +31,7 @@ from frazil_verification.simulator.reader import SnapshotReader, Unreadable
 from frazil_verification.simulator.records import Attempt, CallOutcome, Write
 from frazil_verification.simulator.steps import (
     OLD_MS,
+    REDOABLE,
     ROW_VERBS,
     State,
     Step,
@@ -44,6 +46,7 @@ from frazil_verification.simulator.world import World
 _SHOWN = 4
 _MAY_CHANGE_NOTHING = ROW_VERBS - {"stream"}
 """Verbs that may find no rows to change."""
+_OF_ROWS = frozenset(map(str, CHECKS))
 _MOST_YIELDS = 8
 """A writer yields at most twice, and several may do so at the same time."""
 Json = Mapping[str, Any]
@@ -112,6 +115,7 @@ class _Judge:
         if not self._found.violations:
             self._check_writes()
             self._check_counts()
+            self._check_redone()
             self._check_deleted_rows()
             self._check_given_up()
             self._check_order()
@@ -272,7 +276,9 @@ class _Judge:
                 self._wrong("rows land in existing columns", f"{write} has the columns {sorted(missing)}")
         there, expected = projected(rows, columns), projected(state, columns)
         if counted(there) != counted(expected):
-            self._wrong("rows are those of the model", self._difference(snapshot_id, writes, expected, there))
+            is_redone = any(each.is_redone for each in writes)
+            rule = "a redone statement is evaluated at the head" if is_redone else "rows are those of the model"
+            self._wrong(rule, self._difference(snapshot_id, writes, expected, there))
             return False
         return True
 
@@ -379,7 +385,8 @@ class _Judge:
             if step.verb not in ("delete", "overwrite", "update"):
                 continue
             # Only appends share a snapshot, so the state before it is that of its parent.
-            since = self._since(parents[snapshot_id], write.bases, parents)
+            is_last = commit.redone and len(write.attempts) == 1
+            since = self._since(parents[snapshot_id], write.bases[-1:] if is_last else write.bases, parents)
             matching = [len(selected(self._states[each], step.where)) for each in since]
             if step.verb == "update":
                 is_right = counts == (0, matching[0], 0)
@@ -387,6 +394,24 @@ class _Judge:
                 is_right = counts[:2] == (len(step.rows), 0) and min(matching) <= counts[2] <= max(matching)
             if not is_right:
                 self._wrong("counts are those of the model", f"{write} reported {counts} and matches {matching}")
+
+    def _check_redone(self) -> None:
+        """A conflict about rows evaluates a statement again, within its retry budget, unless it is to abort (rule P39).
+
+        That it then did to the rows what it does at the head is checked with the rows of its snapshot.
+        """
+        for write in self._world.records.writes:
+            may_redo = write.step.on_conflict is None and not write.is_foreign and write.seen is None
+            for attempt in write.attempts:
+                most = attempt.retry.tries - 1 if may_redo else 0
+                if attempt.redone > most:
+                    self._wrong("a redo is bounded", f"{write} was evaluated again {attempt.redone} times, not {most}")
+                is_final = attempt.retry.total_s is None and write.step.verb in REDOABLE
+                if is_final and attempt.checks and attempt.checks <= _OF_ROWS and attempt.redone < most:
+                    self._wrong(
+                        "a conflict about rows is redone",
+                        f"{write} was evaluated again {attempt.redone} times of {most}",
+                    )
 
     def _since(
         self, head: int | None, bases: Sequence[int | None], parents: Mapping[int, int | None]

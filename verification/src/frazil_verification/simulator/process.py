@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from frazil.commit.context import Phase
 from frazil.runtime import RandomStream, Runtime
 from frazil_verification.simulator.faults import Fault, Point
 from frazil_verification.simulator.schedule import Killed, Task
@@ -38,6 +39,8 @@ class Process:
     """The number of faults that have affected it."""
     phase: tuple[int, int] = (0, 0)
     """The event of its last commit phase, and ``troubles`` at that time."""
+    redone: int = 0
+    """How often it has evaluated a statement again."""
     locks: set[str] = field(default_factory=set)
     """The commit locks that it holds."""
     double: Callable[[], bool] = lambda: False
@@ -94,6 +97,7 @@ class Process:
         if self.is_faultless:
             return
         self.phase = self.note(f"at {phase}"), self.troubles
+        self.redone += phase == Phase.REDONE
         # Computation takes time as well, and other writers commit during it.
         self.take(self.world.thinking_s)
         fault = self.strikes(Point.PHASE)

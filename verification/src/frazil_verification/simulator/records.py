@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
+from frazil.commit.retry import Retry
 from frazil.model import Commit
 from frazil_verification.simulator.steps import Condition, State, Step
 
@@ -33,6 +34,11 @@ class Attempt:
     outcome: CallOutcome = CallOutcome.UNKNOWN
     error: str = ""
     commit: Commit | None = None
+    checks: frozenset[str] = frozenset()
+    """Those that a conflict broke."""
+    retry: Retry = field(default_factory=Retry)
+    redone: int = 0
+    """How often its statement was evaluated again."""
     has_id: bool = False
     """It was made under an id that its caller chose, or got from an earlier attempt."""
     undisturbed_since: int | None = None
@@ -68,6 +74,11 @@ class Write:
     @property
     def commit(self) -> Commit | None:
         return next((each.commit for each in self.attempts if each.outcome is CallOutcome.COMMITTED), None)
+
+    @property
+    def is_redone(self) -> bool:
+        """It is in the table as it was evaluated again."""
+        return self.commit is not None and self.commit.redone > 0
 
     @property
     def started(self) -> int:

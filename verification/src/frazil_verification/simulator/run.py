@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from frazil_verification.simulator.oracle import Violation, judge
+from frazil_verification.simulator.records import Write
 from frazil_verification.simulator.world import Case, World
 
 LINES_SHOWN = 60
+REDONE = "redone"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +29,7 @@ class Result:
     virtual_s: float
     faults: Counter[str]
     outcomes: Counter[str]
-    """How often each verb had each outcome."""
+    """How often each verb had each outcome, and how often it committed what it had evaluated again."""
     violations: tuple[Violation, ...] = ()
     last_events: tuple[str, ...] = field(default=(), repr=False)
 
@@ -44,6 +46,12 @@ def _quiet() -> Iterator[None]:
     finally:
         for each, was in zip(loggers, before, strict=True):
             each.disabled = was
+
+
+def _outcomes(writes: Sequence[Write]) -> Counter[str]:
+    found = Counter(f"{each.step.verb} {each.outcome.value}" for each in writes)
+    found.update(f"{each.step.verb} {REDONE}" for each in writes if each.is_redone)
+    return found
 
 
 def simulate(case: Case) -> Result:
@@ -66,7 +74,7 @@ def simulate(case: Case) -> Result:
         switches=world.schedule.switches,
         virtual_s=world.schedule.now,
         faults=world.journal.faults,
-        outcomes=Counter(f"{each.step.verb} {each.outcome.value}" for each in world.records.writes),
+        outcomes=_outcomes(world.records.writes),
         violations=tuple(found.violations),
         last_events=tuple(world.journal.lines)[-LINES_SHOWN:] if found.violations else (),
     )

@@ -10,7 +10,7 @@ from frazil.commit.operations import Identity, MetadataChange
 from frazil.commit.operations import Write as Staged
 from frazil.commit.retry import Retry
 from frazil.dml.view import Settings, View
-from frazil.errors import CommitUnknown, FrazilError
+from frazil.errors import CommitUnknown, ConflictError, FrazilError
 from frazil.format.metadata import TableMetadata
 from frazil.model import Commit
 from frazil.runtime import RandomStream, seeded
@@ -177,6 +177,7 @@ class Session:
         if self.is_foreign:
             options["snapshot_properties"] = {"simulated.write": write.name}
             options["on_deleted"] = "keep"
+            options["on_conflict"] = "abort"
             options["retry"] = Retry(tries=4, base_ms=100)
         elif self.draw.random() < 0.4:
             options["commit_id"] = write.commit_id = f"id-{write.name}"
@@ -187,6 +188,8 @@ class Session:
         options: WriteOptions = {"engine": "arrow"}
         if write.step.isolation is not None:
             options["isolation"] = cast("Any", write.step.isolation)
+        if write.step.on_conflict is not None:
+            options["on_conflict"] = cast("Any", write.step.on_conflict)
         if write.step.branch != "main" and write.step.verb in steps.ROW_VERBS:
             options["branch"] = write.step.branch
         return options
@@ -232,26 +235,30 @@ class Session:
             self.pause(0.3)
 
     def _attempt(self, write: Write, options: WriteOptions) -> Attempt:
-        return self._follow(write, lambda: steps.call(self._table(write), write.step, options))
+        return self._follow(write, lambda: steps.call(self._table(write), write.step, options), options.get("retry"))
 
     def _table(self, write: Write) -> Table:
         return Table(_Observed(CommitNow(self.lake, TABLE), self.process, write))
 
-    def _follow(self, write: Write, work: Callable[[], Commit | None]) -> Attempt:
+    def _follow(self, write: Write, work: Callable[[], Commit | None], retry: Retry | None = None) -> Attempt:
         """Make the call, and record its outcome."""
         has_id = bool(write.commit_id)
         started = self.process.note(f"calls {write.name} {write.step}")
-        attempt = Attempt(self.process.name, started, has_id=has_id)
+        attempt = Attempt(self.process.name, started, has_id=has_id, retry=retry or Retry())
         write.attempts.append(attempt)
+        redone_before = self.process.redone
         try:
             done = work()
         except CommitUnknown as error:
             attempt.error = f"{type(error).__name__}: {error.evidence}"
         except FrazilError as error:
             attempt.outcome, attempt.error = CallOutcome.FAILED, type(error).__name__
+            if isinstance(error, ConflictError):
+                attempt.checks = frozenset(each.check for each in error.conflicts)
         else:
             attempt.commit = done
             attempt.outcome = CallOutcome.COMMITTED if done is not None and done.changed else CallOutcome.UNCHANGED
+        attempt.redone = self.process.redone - redone_before
         last_phase, troubles = self.process.phase
         attempt.undisturbed_since = last_phase if troubles == self.process.troubles else None
         again = ", found already" if attempt.commit is not None and attempt.commit.already_committed else ""

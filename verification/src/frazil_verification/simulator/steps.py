@@ -36,6 +36,8 @@ _COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
 }
 ROW_VERBS = frozenset({"append", "overwrite", "delete", "update", "upsert", "compact", "cherry_pick", "stream"})
 """Verbs that make a snapshot; the other verbs change schema, properties or refs."""
+REDOABLE = frozenset({"overwrite", "delete", "update", "upsert", "compact"})
+"""Statements that are evaluated again when they meet a conflict; of upserts, those that look at the table."""
 OLD_MS = 500
 """Snapshots may expire when they are older than this."""
 
@@ -51,6 +53,8 @@ class Step:
     """Column → its new value, or a number to be added to ``v`` where the column is ``+v``."""
     mode: str | None = None
     isolation: str | None = None
+    on_conflict: str | None = None
+    """None: the default, which is to evaluate the statement again."""
     branch: str = "main"
     name: str = ""
     """Of a column, a property, a branch or a stream."""
@@ -64,6 +68,7 @@ class Step:
             *([f"set {dict(self.set)}"] if self.set else []),
             *([self.mode] if self.mode else []),
             *([f"at {self.isolation}"] if self.isolation else []),
+            *([f"on conflict {self.on_conflict}"] if self.on_conflict else []),
             *([f"on {self.branch}"] if self.branch != "main" else []),
             *([self.name] if self.name else []),
             *([str(self.value)] if self.value is not None else []),
@@ -148,7 +153,7 @@ def call(table: TableHandle, step: Step, options: WriteOptions) -> Commit:
         case "overwrite":
             return table.overwrite(arrow(step.rows), where, **options)
         case "delete":
-            return table.delete(where, mode=mode, on_added="include" if step.value == "include" else "abort", **options)
+            return table.delete(where, mode=mode, **options)
         case "update":
             return table.update(_assignments(step.set), where, mode=mode, **options)
         case "upsert":

@@ -219,7 +219,7 @@ class _Player:
                 session.name, session.draw = f"s{number}", seeded(f"{self._world.case.seed}/step/{number}")
                 session.calls, session.number = 0, number
                 if not self._part.is_foreign and session.draw.random() < _CLEANING:
-                    session.write(Step("delete", value="include"))
+                    session.write(Step("delete"))
                 self._part.act(session)
                 process.take(self._world.pause_s)
         except Killed:
