@@ -5,9 +5,11 @@
 
 *delete*: the table has 1,000 data files, every one of which may hold matching rows. While the statement runs, another
 process appends three files with matching rows. Frazil redoes the delete on these files; Iceberg refuses it
-(``ValidationException``, at serializable), and the same statement is run again. Each run starts on the same files, under
-a new name. *merge*: 100,000 source rows on Arrow, alone and beside a process that appends 20 times a second; every
-append holds a row that the merge has to update.
+(``ValidationException``, at serializable), and the same statement is run again. Each run starts on the same files,
+under a new name.
+
+*merge*: 100,000 source rows on Arrow, alone and beside a process that appends 20 times a second; every append holds a
+row that the merge has to update.
 """
 
 from __future__ import annotations
