@@ -47,11 +47,17 @@ SLOWER_WANTED = 3
 FIRST_APPENDED = 10_000_000
 """The first id of the rows that the other process appends."""
 PATIENCE_S = 300
+TYPES: dict[str, pa.DataType] = {"id": pa.int64(), "user_id": pa.int64(), "name": pa.string()}
+DDL = "id bigint, user_id bigint, name string"
 
 
 def rows(ids: range, user: Callable[[int], int]) -> pa.Table:
-    columns = {"id": list(ids), "user_id": [user(each) for each in ids], "name": [f"customer {each}" for each in ids]}
-    return pa.table(columns, schema=pa.schema([("id", pa.int64()), ("user_id", pa.int64()), ("name", pa.string())]))
+    columns: dict[str, list[Any]] = {
+        "id": list(ids),
+        "user_id": [user(each) for each in ids],
+        "name": [f"customer {each}" for each in ids],
+    }
+    return pa.table(columns, schema=pa.schema(TYPES))
 
 
 # The other process
@@ -247,20 +253,20 @@ def delete(report: Report, work: Path, given: argparse.Namespace) -> None:
         lake.create_namespace("bench")
         table = lake.create_table(
             "bench.base",
-            "id bigint, user_id bigint, name string",
+            DDL,
             properties={"write.parquet.compression-codec": "zstd"},
         )
         # In one file of a hundred a user has rows; by its bounds each file may have some of each.
         for number in range(given.files):
-            table.append(rows(range(100 * number, 100 * number + 100), lambda each, of=number: user_of(each, of)))
+            table.append(rows(range(100 * number, 100 * number + 100), user_of))
         assert len(table.files()) == given.files
         Deletes(spark, lake, report, orders, given.files).compare(given.repeat)
 
 
-def user_of(row: int, file: int) -> int:
-    """The least and the greatest user in every file, and one other user in half of its rows."""
-    at = row % 100
-    return 0 if at == 0 else USERS - 1 if at == 1 else file % USERS if at % 2 else USERS - 1
+def user_of(row: int) -> int:
+    """The least and the greatest user in every file of 100 rows, and one other user in half of its rows."""
+    file, at = divmod(row, 100)
+    return 0 if at == 0 else file % USERS if at % 2 else USERS - 1
 
 
 # The merge
@@ -270,7 +276,7 @@ def merge(report: Report, work: Path, given: argparse.Namespace) -> None:
     folder = str(work / "merge")
     with frazil.connect(folder) as lake:
         lake.create_namespace("bench")
-        table = lake.create_table("bench.base", "id bigint, user_id bigint, name string")
+        table = lake.create_table("bench.base", DDL)
         a_tenth = given.rows // 10
         for number in range(10):
             table.append(rows(range(a_tenth * number, a_tenth * (number + 1)), lambda each: each % USERS))

@@ -282,7 +282,7 @@ def test_rows_are_found_by_key(table: Written) -> None:
     assert key_positions(task_of(table), reading(table), wanted) == BitMap64([3, 8])
 
 
-KEY_VALUES = {
+KEY_VALUES: dict[str, tuple[Any, list[Any]]] = {
     "bigint": (pa.int64(), [5, None, -3, 2**62, 0, 7]),
     "double": (pa.float64(), [0.5, None, float("nan"), -0.0, 0.0, float("inf")]),
     "string": (pa.string(), ["b", None, "", "a", "é", "bb"]),
@@ -306,7 +306,7 @@ def test_few_rows_are_looked_up_among_many_keys_as_many_rows_are(kind: str, widt
         return [pa.array([values[row[n]] for row in rows], arrow_type) for n in range(width)]
 
     # Others, so that there are many more keys than rows in each column.
-    make = {"decimal": Decimal, "string": str, "double": float}.get(kind, int)
+    make: Any = {"decimal": Decimal, "string": str, "double": float}.get(kind, int)
     others = pa.array([make(each) for each in range(100, 500)], arrow_type)
     keys = Keys.of(tuple(range(width)), [pa.concat_arrays([each, others]) for each in columns([*chosen, *chosen])])
     for rows in (combinations, *([each] for each in combinations[:20]), combinations[:2] * 2, []):
