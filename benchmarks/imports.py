@@ -66,7 +66,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     options = parser.parse_args()
     report = Report("imports")
-    pythons = list(dict.fromkeys(filter(None, (sys.executable, options.other))))
+    # The processes run in a folder of their own; a link to an environment's Python is not followed.
+    other = None if options.other is None else os.path.abspath(options.other)
+    pythons = list(dict.fromkeys(filter(None, (sys.executable, other))))
     for name, code in CODES.items():
         times = medians(pythons, code, options.rounds)
         report.add(f"{name}, user time", times[0] * 1000, "ms")
