@@ -94,6 +94,11 @@ bench-contention: $(READY) ## Measure 1 to 100 writers on one table beside Icebe
 	@.ci/java-check
 	PATH="$(CURDIR)/.tools/bin:$$PATH" UV_PROJECT_ENVIRONMENT=$(VENV) uv run --frozen --group bench python benchmarks/contention.py $(ARGS)
 
+.PHONY: bench-redo
+bench-redo: $(READY) ## Measure statements that are redone: a delete beside Iceberg's own runtime (needs a JDK 17+ and Maven), a merge beside appends
+	@.ci/java-check
+	$(BIN)/python benchmarks/redo.py $(ARGS)
+
 .PHONY: bench-groups
 bench-groups: $(READY) ## Measure 30 writers that commit together: mixed operations beside a model, and a table that grows old
 	$(BIN)/python benchmarks/groups.py $(ARGS)

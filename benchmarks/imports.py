@@ -1,6 +1,9 @@
 """What it costs to load Frazil: user CPU time of processes of their own, beside another installation of it.
 
-    .venv/bin/python benchmarks/imports.py --other /path/to/python
+    .venv/bin/python benchmarks/imports.py --this /path/to/python --other /path/to/python
+
+Both need the same packages: where pandas is installed, Arrow loads it for the first table.
+``.ci/earlier-version COMMIT`` installs a commit with what it depends on, and nothing else.
 
 The two alternate in one run, and the median of each counts. *import* is ``import frazil``; *connect* also looks up
 ``frazil.connect``, which loads PyIceberg and Arrow; *help* is ``frazil --help``; *append* creates an embedded lake with
@@ -62,11 +65,13 @@ def medians(pythons: Sequence[str], code: str, rounds: int) -> list[float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--this", default=sys.executable, help="the Python of the installation to measure")
     parser.add_argument("--other", help="the Python of another installation of Frazil, to compare with")
     parser.add_argument("--rounds", type=int, default=7)
     options = parser.parse_args()
     report = Report("imports")
-    pythons = list(dict.fromkeys(filter(None, (sys.executable, options.other))))
+    # The processes run in a folder of their own; a link to an environment's Python is not followed.
+    pythons = list(dict.fromkeys(os.path.abspath(each) for each in (options.this, options.other) if each))
     for name, code in CODES.items():
         times = medians(pythons, code, options.rounds)
         report.add(f"{name}, user time", times[0] * 1000, "ms")

@@ -734,6 +734,14 @@ MUTANTS = (
         "if False:",
     ),
     Mutant(
+        "a redo that stays slow is repeated before the commit lock",
+        "P39",
+        "frazil.commit.coordination:Coordination._read_ahead",
+        "while took >= _SHORT_S and shrinks:",
+        "while took >= _SHORT_S:",
+        unseen="it changes only how often a statement is evaluated",
+    ),
+    Mutant(
         "a redo counts what it dropped",
         "P39",
         "frazil.dml.redo:continued",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -11,6 +13,7 @@ import pytest
 
 import frazil
 from frazil.commit.context import Phase
+from frazil.model import Ident
 from surface.matrix import files_of, named_files
 
 QUICK = frazil.Retry(tries=4, base_ms=0)
@@ -261,6 +264,34 @@ def test_p39_a_statement_that_loses_too_often_says_how_far_it_came(table: frazil
     assert [each.check for each in caught.value.conflicts] == ["no added rows match my filter"]
     assert files_of(table) == named_files(table)
     assert len(content(table)) == 204
+
+
+def test_p39_redos_that_stay_slow_end_under_the_commit_lock(
+    lake: frazil.Lake, table: frazil.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside an appender that commits whenever the lock is free, and each redo takes as long as the one before."""
+    late, given = [0.0], iter(range(500, 600))
+    monkeypatch.setattr(lake, "runtime", replace(lake.runtime, monotonic=lambda: time.monotonic() + late[0]))
+    locks, ident = lake.catalog.locks, Ident.parse("s.t")
+    assert locks is not None
+
+    def append_if_free() -> None:
+        release = locks.try_lock(ident)
+        if release is not None:
+            release()
+            table.append(rows([next(given)], v=7))
+
+    def on_phase(phase: Phase, _attempt: int) -> None:
+        if phase is Phase.REDONE:
+            late[0] += 0.9
+        if phase in (Phase.HEAD_READ, Phase.REDONE):
+            append_if_free()
+
+    done = table.delete("v = 7", retry=frazil.Retry(tries=16, base_ms=0), on_phase=on_phase)
+    # Two before the lock, the second no shorter than the first, and one under it.
+    assert (done.redone, done.rows_deleted) == (3, 23)
+    assert content(table) == sorted((each, v) for each, v in base_rows().items() if v != 7)
+    assert files_of(table) == named_files(table)
 
 
 def test_p39_a_statement_that_fails_when_it_is_redone_leaves_nothing(table: frazil.Table) -> None:

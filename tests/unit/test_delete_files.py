@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Iterator
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ from frazil.expr import parse_filter
 from frazil.format.storage import Storage
 from frazil.model import PATH_FIELD, POSITION_FIELD, Content, DataFile, Lineage, Run
 from frazil.read.arrow import ReadContext
-from frazil.read.deletes import Deletes
+from frazil.read.deletes import Deletes, Keys
 from frazil.read.plan import FileTask
 from frazil.read.positions import key_positions, matching_positions, rows_with_matches, rows_with_positions
 from frazil.runtime import SYSTEM
@@ -275,11 +277,42 @@ def test_equality_deletes_count_even_where_the_file_matches_whole(table: Written
 
 def test_rows_are_found_by_key(table: Written) -> None:
     table.commit(table.data(numbered(*range(10))))
-    from frazil.read.deletes import Keys
-
     wanted = Keys.of((1,), [pa.array([3, 8, 99], pa.int64())])
     assert key_positions(task_of(table, "id < 8"), reading(table, Schema()), wanted) == BitMap64([3])
     assert key_positions(task_of(table), reading(table), wanted) == BitMap64([3, 8])
+
+
+KEY_VALUES: dict[str, tuple[Any, list[Any]]] = {
+    "bigint": (pa.int64(), [5, None, -3, 2**62, 0, 7]),
+    "double": (pa.float64(), [0.5, None, float("nan"), -0.0, 0.0, float("inf")]),
+    "string": (pa.string(), ["b", None, "", "a", "é", "bb"]),
+    "timestamp": (pa.timestamp("us"), [3, None, -1, 0, 10**12, 4]),
+    "decimal": (
+        pa.decimal128(9, 2),
+        [Decimal("1.50"), None, Decimal("-2.25"), Decimal(0), Decimal("7.00"), Decimal(1)],
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KEY_VALUES)
+@pytest.mark.parametrize("width", [1, 2, 3])
+def test_few_rows_are_looked_up_among_many_keys_as_many_rows_are(kind: str, width: int) -> None:
+    """Whichever side is indexed: the number of a row's key is its place among the distinct keys."""
+    arrow_type, values = KEY_VALUES[kind]
+    combinations = list(itertools.product(range(len(values)), repeat=width))
+    chosen = [each for number, each in enumerate(combinations) if number % 3 != 1]
+
+    def columns(rows: list[tuple[int, ...]]) -> list[Any]:
+        return [pa.array([values[row[n]] for row in rows], arrow_type) for n in range(width)]
+
+    # Others, so that there are many more keys than rows in each column.
+    make: Any = {"decimal": Decimal, "string": str, "double": float}.get(kind, int)
+    others = pa.array([make(each) for each in range(100, 500)], arrow_type)
+    keys = Keys.of(tuple(range(width)), [pa.concat_arrays([each, others]) for each in columns([*chosen, *chosen])])
+    for rows in (combinations, *([each] for each in combinations[:20]), combinations[:2] * 2, []):
+        found = keys.numbers(columns(rows)).to_pylist()
+        assert found == [chosen.index(row) if row in chosen else None for row in rows]
+        assert keys.holds(columns(rows)).to_pylist() == [row in chosen for row in rows]
 
 
 # Copies

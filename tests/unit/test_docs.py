@@ -210,6 +210,12 @@ def _with_unit(what: str, value: float) -> str:
         return f"{value:.0f}"
     if what.startswith("driver memory"):
         return f"{value:.0f} MB"
+    if what.endswith(("user time", "user time of the other")):
+        return f"{value:.0f} ms"
+    if what.endswith("the other over this"):
+        return f"{value:.2f} ×"
+    if " version, median of " in what:
+        return f"{value:.2f} commits/s"
     unit = "commits/s" if ": files," in what or ": rows," in what else "ms" if ": " in what else "s"
     return f"{value:.2f} {unit}"
 

@@ -22,6 +22,8 @@ class Source:
     rows: object
     held: Any = None
     """The rows as the engine keeps them."""
+    join: Any = None
+    """What the engine prepared for matching them with a table of certain schemas."""
     matched: dict[str, BitMap64] = field(default_factory=dict)
     """Data file → the source rows that matched a row of it, when the merge was evaluated last."""
     inserted: tuple[DataFile, ...] = ()

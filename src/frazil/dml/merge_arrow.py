@@ -45,8 +45,11 @@ def merge(view: View, source: Source, plan: Merge, settings: Settings, mode: Mod
     clauses = _Clauses.of(bound)
     if source.held is None:
         source.held = read_source(rows, bound.source, view)
+    schemas = tuple(view.metadata.schemas()), view.schema.schema_id
+    if source.join is None or source.join.schemas != schemas:
+        source.join = _Join.of(schemas, bound, source.held, view)
     with WriteBuilder(view, settings) as builder:
-        return _MergeRun(builder, clauses, Matcher.of(bound, source.held), source).run(mode)
+        return _MergeRun(builder, clauses, source.join, source).run(mode)
 
 
 def explain(view: View, rows: object, plan: Merge) -> str:
@@ -181,6 +184,21 @@ def _columns(clauses: Sequence[_BoundClause]) -> list[Column]:
 # Running
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Join:
+    """The source's rows by their keys, and the read set: the same on all versions of the table with these schemas."""
+
+    schemas: object
+    matcher: Matcher
+    read: Read
+
+    @staticmethod
+    def of(schemas: object, bound: BoundMerge, rows: pa.RecordBatch, view: View) -> _Join:
+        matcher = Matcher.of(bound, rows)
+        by_source = bool(bound.plan.of("not matched by source"))
+        return _Join(schemas, matcher, Read(parse_filter(None, view.schema)) if by_source else matcher.read(view))
+
+
 @dataclass(slots=True)
 class _Changes:
     """What the clauses have done so far."""
@@ -193,14 +211,14 @@ class _Changes:
 
 
 class _MergeRun:
-    def __init__(self, builder: WriteBuilder, clauses: _Clauses, matcher: Matcher, source: Source) -> None:
+    def __init__(self, builder: WriteBuilder, clauses: _Clauses, join: _Join, source: Source) -> None:
         self._builder = builder
         self._source = source
         self._view = builder.view
         self._schema = builder.view.schema
         self._clauses = clauses
         self._bound = clauses.bound
-        self._matcher = matcher
+        self._read, self._matcher = join.read, join.matcher
         self._plan = clauses.bound.plan
         self._updates = any(each.action == "update" for each in self._plan.clauses)
         self._by_source = bool(self._plan.of("not matched by source"))
@@ -208,7 +226,7 @@ class _MergeRun:
 
     def run(self, mode: Mode) -> Write:
         builder, view, changes = self._builder, self._view, self._changes
-        read = Read(parse_filter(None, view.schema)) if self._by_source else self._matcher.read(view)
+        read = self._read
         tasks = view.tasks(read.where)
         view.check_size(tasks, "merge")
         if self._bound.needs_matches or self._by_source:

@@ -33,6 +33,8 @@ from frazil.read.plan import DeleteRef
 pc: Any = pyarrow.compute
 arrow: Any = pa
 _NO_POSITIONS = memoryview(b"").cast("q")
+_MANY_MORE = 8
+"""With so many times as many keys as rows, the rows are indexed and not the keys."""
 
 
 class Deletes:
@@ -190,18 +192,25 @@ class Keys:
     """
 
     field_ids: tuple[int, ...]
-    steps: tuple[tuple[Array, Array], ...]
-    """For each column its distinct values, and the distinct combinations up to it."""
+    steps: tuple[tuple[Array, Array | None], ...]
+    """For each column its distinct values, and the distinct combinations up to it. Those of the first column are its
+    values."""
 
     @staticmethod
     def of(field_ids: tuple[int, ...], columns: Sequence[Array]) -> Keys:
-        steps: list[tuple[Array, Array]] = []
+        steps: list[tuple[Array, Array | None]] = []
         running: Array | None = None
         for column in columns:
             values = pc.unique(column)
-            combined = _combine(running, pc.index_in(column, value_set=values), len(values))
-            distinct = pc.unique(combined)
-            running = pc.index_in(combined, value_set=distinct)
+            if len(columns) == 1:
+                return Keys(field_ids, ((values, None),))
+            codes = pc.index_in(column, value_set=values)
+            distinct: Array | None = None
+            if running is not None:
+                combined = _combine(running, codes, len(values))
+                distinct = pc.unique(combined)
+                codes = pc.index_in(combined, value_set=distinct)
+            running = codes
             steps.append((values, distinct))
         return Keys(field_ids, tuple(steps))
 
@@ -225,14 +234,25 @@ class Keys:
         """The number of each row's key, counted in their order from 0 on; null: it is not in the set."""
         running: Array | None = None
         for column, (values, distinct) in zip(columns, self.steps, strict=True):
-            combined = _combine(running, pc.index_in(column, value_set=values), len(values))
-            running = pc.index_in(combined, value_set=distinct)
+            codes = _numbers_in(column, values)
+            running = codes if distinct is None else _numbers_in(_combine(running, codes, len(values)), distinct)
         return running
 
 
-def _combine(before: Array | None, codes: Array, size: int) -> Array:
-    codes = codes.cast(pa.int64())
-    return codes if before is None else pc.add(pc.multiply(before.cast(pa.int64()), size), codes)
+def _combine(before: Array, codes: Array, size: int) -> Array:
+    return pc.add(pc.multiply(before.cast(pa.int64()), size), codes.cast(pa.int64()))
+
+
+def _numbers_in(column: Array, values: Array) -> Array:
+    """The number of each row's value among these distinct values; null: it is not one of them."""
+    if len(values) < _MANY_MORE * len(column):
+        return pc.index_in(column, value_set=values)
+    # The side that is looked up is indexed anew at each call, so the shorter one is: the values in a few rows.
+    wanted = pc.unique(column)
+    found = pc.index_in(values, value_set=wanted)
+    places = pc.indices_nonzero(pc.is_valid(found)).cast(pa.int32())
+    numbers = pc.index_in(pc.index_in(column, value_set=wanted), value_set=found.take(places))
+    return places.take(numbers)
 
 
 class _OnceCache:
