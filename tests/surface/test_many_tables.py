@@ -5,6 +5,9 @@ from __future__ import annotations
 import multiprocessing
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,9 @@ import pytest
 import frazil
 from frazil.catalog.base import Committed, Stale, Unknown
 from frazil.commit.context import Phase
+from frazil.commit.queued_writer import contention_of, place_of
 from frazil.model import Ident
+from frazil.runtime import SYSTEM
 from frazil.transaction import Course, Transaction
 from surface.matrix import files_of, named_files, rows_of
 
@@ -130,6 +135,100 @@ def test_p40_rolling_back_leaves_no_file_in_any_table(lake: frazil.Lake) -> None
     with pytest.raises(ZeroDivisionError):
         fails()
     assert {name: files_of(lake.table(name)) for name in lake.tables()} == files
+
+
+# With the group commit
+
+
+@contextmanager
+def queued_writers(lake: frazil.Lake, *calls: Callable[..., frazil.Commit]) -> Iterator[list[Future[frazil.Commit]]]:
+    """Each call has queued its commit, and waits for nothing until the block ends. The commit locks are free inside."""
+    locks, go = lake.catalog.locks, threading.Event()
+    assert locks is not None
+    held = [locks.try_lock(ident) for ident in sorted(lake.catalog.instant() or ())]
+    queued = threading.Semaphore(0)
+
+    def on_phase(phase: Phase, _attempt: int) -> None:
+        if phase is Phase.QUEUED:
+            queued.release()
+            assert go.wait(60)
+
+    assert lake.catalog.queue is not None
+    for ident in lake.tables():
+        place = place_of(lake.catalog.name, Ident.parse(ident), lake.catalog.load(Ident.parse(ident)).metadata.uuid)
+        contention_of(lake.catalog.queue).saw_others(place, SYSTEM.monotonic() + 60)
+    with ThreadPoolExecutor(len(calls)) as pool:
+        try:
+            waiting = [pool.submit(call, on_phase=on_phase) for call in calls]
+            for _ in calls:
+                assert queued.acquire(timeout=60)
+            for release in held:
+                assert release is not None
+                release()
+            yield waiting
+        finally:
+            go.set()
+
+
+def test_p40_writers_that_wait_are_committed_with_a_transaction_that_leads(lake: frazil.Lake) -> None:
+    def lose() -> None:
+        # With one try it goes past the queue.
+        lake.table("s.b").append([row(9, 0)], retry=frazil.Retry(tries=1))
+
+    appends = [partial(lake.table(name).append, [row(key, 0)]) for name, key in (("s.a", 5), ("s.a", 6), ("s.b", 5))]
+    tx = held(lake, Phase.PREPARED, lose)
+    move(tx)
+    with queued_writers(lake, *appends, partial(lake.table("s.b").upsert, [row(2, 21)])) as waiting:
+        done = tx.commit()
+        assert isinstance(done, frazil.TransactionCommit)
+        before = heads(lake)
+    others = [each.result() for each in waiting]
+    assert heads(lake) == before, "nothing was left to commit"
+    assert (done.attempts, {name: each.group_size for name, each in done.tables.items()}) == (
+        2,
+        {"s.a": 3, "s.b": 3, "s.c": 1},
+    )
+    assert [each.group_size for each in others] == [3, 3, 3, 3]
+    assert sorted(values(lake, "s.a").items()) == [(1, 9), (2, 20), (5, 0), (6, 0)]
+    assert sorted(values(lake, "s.b").items()) == [(1, 11), (2, 21), (5, 0), (9, 0)]
+
+
+def test_p40_a_member_that_conflicts_with_the_transaction_fails_alone(lake: frazil.Lake) -> None:
+    def lose() -> None:
+        lake.table("s.b").append([row(9, 0)], retry=frazil.Retry(tries=1))
+
+    tx = held(lake, Phase.PREPARED, lose)
+    tx.table("s.a").delete("id in (2, 5)")
+    move(tx)
+    with queued_writers(
+        lake, partial(lake.table("s.a").append, [row(5, 0)]), partial(lake.table("s.b").append, [row(5, 0)])
+    ) as waiting:
+        done = tx.commit()
+    assert isinstance(done, frazil.TransactionCommit)
+    assert {name: each.group_size for name, each in done.tables.items()} == {"s.a": 1, "s.b": 2, "s.c": 1}
+    with pytest.raises(frazil.ConflictError):
+        waiting[0].result()
+    assert waiting[1].result().group_size == 2
+    assert 5 not in values(lake, "s.a")
+
+
+def test_p40_members_of_a_swap_that_was_lost_wait_on(lake: frazil.Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    tx = lake.transaction(retry=frazil.Retry(tries=2))
+    move(tx)
+    swap = lake.catalog.swap
+
+    def lose(*prepared: Any, guards: Any = ()) -> Any:
+        if len(prepared) > 1:
+            return Stale(None)
+        return swap(*prepared, guards=guards)
+
+    monkeypatch.setattr(lake.catalog, "swap", lose)
+    append = partial(lake.table("s.a").append, [row(5, 0)])
+    with queued_writers(lake, append) as waiting, pytest.raises(frazil.RetriesExhausted):
+        tx.commit()
+    assert waiting[0].result().group_size == 1
+    assert sorted(values(lake, "s.a").items()) == [(1, 10), (2, 20), (5, 0)]
+    assert stray_files(lake, "s.a") == stray_files(lake, "s.b") == set()
 
 
 # Rebase or refuse, table by table

@@ -8,7 +8,7 @@ below: ``pointer.py`` makes a Catalog of any PointerStore, ``foreign.py`` one of
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -186,6 +186,19 @@ class QueueUpdate:
     """For members whose caller chose the commit id."""
     to_notify: tuple[tuple[str, str], ...] = ()
     """(address, key) of every writer concerned."""
+
+    @staticmethod
+    def of_all(updates: Iterable[QueueUpdate | None]) -> QueueUpdate | None:
+        """Those of the tables of one swap, as one."""
+        found = [each for each in updates if each is not None]
+        if len(found) <= 1:
+            return found[0] if found else None
+        return QueueUpdate(
+            {key: outcome for each in found for key, outcome in each.committed.items()},
+            tuple(key for each in found for key in each.returned),
+            tuple(record for each in found for record in each.records),
+            tuple(pair for each in found for pair in each.to_notify),
+        )
 
 
 # One attempt to commit

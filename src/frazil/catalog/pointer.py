@@ -21,6 +21,7 @@ from frazil.catalog.base import (
     Outcome,
     Prepared,
     Proposal,
+    QueueUpdate,
 )
 from frazil.catalog.store import LakeStore, PointerSwap, Swap
 from frazil.errors import CommitUnknown, CorruptMetadata, FrazilError, InvalidInput, NoSuchTable, StorageError
@@ -215,16 +216,13 @@ def _swap_of(prepared: Sequence[Prepared], guards: Sequence[Guard]) -> Swap:
             raise InvalidInput("This commit was prepared by another kind of catalog")
         pointers.append(PointerSwap(each.ident, each.head.location or None, each.location))
     proposals = [each.proposal for each in prepared]
-    updates = [each.queue_update for each in proposals if each.queue_update is not None]
-    if len(updates) > 1:
-        raise InvalidInput("Only one of the tables of a swap can bring a queue update")
     return Swap(
         pointers=tuple(pointers),
         records=tuple(
             each for each in (*(p.record for p in proposals), *(g.record for g in guards)) if each is not None
         ),
         changes=tuple(change for each in proposals for change in each.changes),
-        queue_update=updates[0] if updates else None,
+        queue_update=QueueUpdate.of_all(each.queue_update for each in proposals),
         dropped=tuple(each.dropped for each in proposals if each.dropped is not None),
         guards=tuple(guards),
     )

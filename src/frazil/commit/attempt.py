@@ -144,9 +144,9 @@ class Attempt:
         entries = self.queued.other_entries()
         return GroupMembers(entries, is_first_attempt=self.progress.lost == 0) if entries else None
 
-    def build(self, head: Head, files: AttemptFiles) -> Built | Refused:
+    def build(self, head: Head, members: GroupMembers | None, files: AttemptFiles) -> Built | Refused:
         """For a commit to several tables: what it proposes for this one."""
-        return self._built(head, None, files)
+        return self._built(head, members, files)
 
     def _built(self, head: Head, members: GroupMembers | None, files: AttemptFiles) -> Built | Refused:
         if head.metadata.format_version != WRITTEN_VERSION and not self.table.upgrades_format:

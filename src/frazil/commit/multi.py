@@ -4,6 +4,7 @@
                                            └─ Conflicting: names the table                         └─ Landed | Lost
 
 A table with nothing to change is guarded: it must not have moved either when the swap is committed (rule P40).
+Where the writer holds the commit locks, it also leads: queued commits of its tables are committed with its own.
 """
 
 from __future__ import annotations
@@ -13,12 +14,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import assert_never
 
-from frazil.catalog.base import CommitRecord, Committed, Guard, Head, Outcome, Prepared, Proposal, Stale, Unknown
+from frazil import observe
+from frazil.catalog.base import (
+    CommitRecord,
+    Committed,
+    Guard,
+    Head,
+    Outcome,
+    Prepared,
+    Proposal,
+    QueueClaims,
+    QueueUpdate,
+    Stale,
+    Unknown,
+)
 from frazil.commit.attempt import Attempt, Conflicting, Lost
 from frazil.commit.build import AttemptFiles
 from frazil.commit.checks import Check
 from frazil.commit.context import CommitContext, Phase
-from frazil.commit.progress import Progress
+from frazil.commit.group import GroupMembers, queue_update_of
+from frazil.commit.progress import Progress, SwapState
+from frazil.commit.queued_writer import QueuedWriter
 from frazil.commit.resolution import MultiResolver
 from frazil.commit.results import Landed, find_commit, own_commit, several, unchanged_commit, unknown_error
 from frazil.commit.stages import Built, Refused
@@ -34,14 +50,19 @@ class _Sent:
     prepared: tuple[Prepared, ...]
     guards: tuple[Guard, ...]
 
+    @property
+    def queue_update(self) -> QueueUpdate | None:
+        return QueueUpdate.of_all(each.proposal.queue_update for each in self.prepared)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MultiAttempt:
-    """One attempt for all tables of a unit."""
+    """One attempt for all tables of a unit. ``queues``: those of the tables whose commit locks this writer holds."""
 
     context: CommitContext
     unit: CommitUnit
     progress: Progress
+    queues: Mapping[Ident, QueuedWriter]
 
     def run(self) -> Landed | Lost | Conflicting:
         heads = {table.ident: self._head(table) for table in self.unit.tables}
@@ -97,7 +118,7 @@ class MultiAttempt:
         # Tables that were only read first: nothing is written for them.
         for table in sorted(self.unit.tables, key=lambda each: not each.is_only_read):
             head = heads[table.ident]
-            found = self._of(table).build(head, files)
+            found = self._of(table).build(head, self._members(table), files)
             if table.is_dropped and head.metadata.uuid != table.table_uuid:
                 found = Refused((Conflict(Check.SAME_TABLE, "the name belongs to another table now"),))
             if isinstance(found, Refused):
@@ -106,6 +127,14 @@ class MultiAttempt:
                 return Conflicting(head, conflicts)
             built[table.ident] = found
         return built
+
+    def _members(self, table: TableUnit) -> GroupMembers | None:
+        """The queued commits of other writers, read after all heads (rule P2)."""
+        queued = self.queues.get(table.ident)
+        if queued is None or table.is_only_read or table.is_dropped:
+            return None
+        entries = queued.other_entries()
+        return GroupMembers(entries, is_first_attempt=self.progress.lost == 0) if entries else None
 
     def _of(self, table: TableUnit) -> Attempt:
         return Attempt(self.context, self.unit, table, self.progress, None)
@@ -138,7 +167,8 @@ class MultiAttempt:
         record = self._of(table).record_of(built)
         if table.is_dropped:
             return Prepared(table.ident, built.head, Proposal((), (), record), drops=True)
-        proposal = built.proposal(record, None, keeps_changes=catalog.changes is not None)
+        queue_update = queue_update_of(built, None)
+        proposal = built.proposal(record, queue_update, keeps_changes=catalog.changes is not None)
         return catalog.prepare(table.ident, built.head, proposal)
 
     def _guard(self, table: TableUnit, built: Built) -> Guard:
@@ -148,19 +178,46 @@ class MultiAttempt:
         return Guard(table.ident, built.head.location, record)
 
     def _swapped(self, sent: _Sent, built: Mapping[Ident, Built], files: AttemptFiles) -> Outcome:
+        """Send the swap, resolve its outcome, and update the queue."""
+        context, unit, queue_update = self.context, self.unit, sent.queue_update
+        resolver = MultiResolver(
+            context.catalog, context.runtime, unit.identity, unit.retry, sent.prepared, sent.guards
+        )
+        claims = None if context.catalog.queue is None else context.catalog.queue.claims
+        if queue_update is None or claims is None:
+            return resolver.resolve(self._answer(sent, built, files))
+        if not claims.claim(queue_update):
+            return Stale(None)
+        return self._claimed(resolver, claims, queue_update, sent, built, files)
+
+    def _claimed(
+        self,
+        resolver: MultiResolver,
+        claims: QueueClaims,
+        queue_update: QueueUpdate,
+        sent: _Sent,
+        built: Mapping[Ident, Built],
+        files: AttemptFiles,
+    ) -> Outcome:
+        outcome: Outcome = Unknown("the leader was interrupted")
+        try:
+            outcome = resolver.resolve(self._answer(sent, built, files))
+        except FrazilError:
+            outcome = Stale(None) if self.progress.state is SwapState.SETTLED else outcome
+            raise
+        finally:
+            claims.conclude(queue_update, outcome)
+        return outcome
+
+    def _answer(self, sent: _Sent, built: Mapping[Ident, Built], files: AttemptFiles) -> Outcome:
         self.progress.sends(built, files)
         try:
-            answer = self.context.catalog.swap(*sent.prepared, guards=sent.guards)
+            return self.context.catalog.swap(*sent.prepared, guards=sent.guards)
         except FrazilError:
             # By contract: the swap was definitely not sent, or was refused outright.
             self.progress.settles()
             self._withdraw(sent, files)
             raise
-        context, unit = self.context, self.unit
-        resolver = MultiResolver(
-            context.catalog, context.runtime, unit.identity, unit.retry, sent.prepared, sent.guards
-        )
-        return resolver.resolve(answer)
 
     def _withdraw(self, sent: _Sent, files: AttemptFiles) -> None:
         for each in sent.prepared:
@@ -196,6 +253,8 @@ class MultiAttempt:
             if _changes(table, found):
                 table.remove_unused()
                 done[table.ident] = own_commit(self.unit, table, self.progress, found, None)
+                observe.grouped(self.unit.name, done[table.ident].group_size)
+                observe.returned(0 if found.group is None else len(found.group.returned))
             else:
                 table.remove_everything()
                 done[table.ident] = unchanged_commit(self.unit, table, self.progress, found.head)

@@ -3,15 +3,17 @@
 first attempt ──────────▶ at once
 after a lost race ──────▶ with the commit locks of all tables, taken in the order of their names
 after several of them ──▶ the same, reserved in each table's queue, so that group leaders leave the locks to it
+
+With the locks it leads each table's group: commits that wait there are committed by the same swap.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 
-from frazil.catalog.base import CommitQueue, QueueStatus
+from frazil.catalog.base import QueueStatus
 from frazil.catalog.commit_lock import commit_lock
 from frazil.commit.attempt import AttemptResult, Conflicting
 from frazil.commit.context import CommitContext
@@ -23,6 +25,7 @@ from frazil.commit.redo import redone
 from frazil.commit.results import Landed
 from frazil.commit.unit import CommitUnit, TableUnit
 from frazil.errors import FrazilError
+from frazil.model import Ident
 
 _RESERVES_AFTER = 3
 """Lost races."""
@@ -41,10 +44,9 @@ class MultiCoordination:
     def attempt(self, check_time: Callable[[], None]) -> AttemptResult | Redone:
         has_locks = bool(self._progress.lost or self._progress.redone)
         with ExitStack() as locks:
-            if has_locks:
-                self._take_locks(locks, check_time)
+            queues = self._take_locks(locks, check_time) if has_locks else {}
             while True:
-                found = self._attempt().run()
+                found = self._attempt(queues).run()
                 if not isinstance(found, Conflicting) or not self._redo(found):
                     return found
                 if not has_locks:
@@ -61,32 +63,38 @@ class MultiCoordination:
         self.unit = unit
         return True
 
-    def _attempt(self) -> MultiAttempt:
-        return MultiAttempt(self._context, self.unit, self._progress)
+    def _attempt(self, queues: Mapping[Ident, QueuedWriter]) -> MultiAttempt:
+        return MultiAttempt(self._context, self.unit, self._progress, queues)
 
-    def _take_locks(self, locks: ExitStack, check_time: Callable[[], None]) -> None:
-        """Hints, as for one table (rules P2 and P3). All writers take them in one order: there is no deadlock."""
-        queue = self._context.catalog.queue
+    def _take_locks(self, locks: ExitStack, check_time: Callable[[], None]) -> dict[Ident, QueuedWriter]:
+        """Hints, as for one table (rules P2 and P3). All writers take them in one order: there is no deadlock.
+
+        Returns this writer's place in the queue of each table.
+        """
+        context, queues = self._context, dict[Ident, QueuedWriter]()
         for table in self.unit.tables:
             if table.made is not None:
                 continue
-            if queue is not None and self._progress.lost >= _RESERVES_AFTER:
-                self._reserve(locks, queue, table, check_time)
+            writer = self._queued_writer(table)
+            if writer is not None:
+                queues[table.ident] = writer
+                locks.callback(_leave, writer)
+            if writer is not None and self._progress.lost >= _RESERVES_AFTER:
+                release = writer.lock_or_status(check_time)
+                assert not isinstance(release, QueueStatus), "only its own writer decides about a reservation"
+                locks.callback(release)
             else:
-                locks.enter_context(
-                    commit_lock(self._context.catalog, table.ident, self._patience_s, self._context.runtime)
-                )
+                locks.enter_context(commit_lock(context.catalog, table.ident, self._patience_s, context.runtime))
             check_time()
+        return queues
 
-    def _reserve(self, locks: ExitStack, queue: CommitQueue, table: TableUnit, check_time: Callable[[], None]) -> None:
-        context = self._context
-        writer = QueuedWriter(
+    def _queued_writer(self, table: TableUnit) -> QueuedWriter | None:
+        queue, context = self._context.catalog.queue, self._context
+        if queue is None:
+            return None
+        return QueuedWriter(
             table.ident, context.catalog, queue, context.runtime, table.table_uuid, None, self.unit.identity, tuple
         )
-        locks.callback(_leave, writer)
-        release = writer.lock_or_status(check_time)
-        assert not isinstance(release, QueueStatus), "only its own writer decides about a reservation"
-        locks.callback(release)
 
     @property
     def _patience_s(self) -> float:
@@ -107,7 +115,7 @@ class MultiCoordination:
         """An earlier call with this commit id may have landed while this one lost (rule P9)."""
         with contextlib.suppress(FrazilError):
             load = self._context.catalog.load
-            return self._attempt().landed_in({each.ident: load(each.ident) for each in self.unit.written})
+            return self._attempt({}).landed_in({each.ident: load(each.ident) for each in self.unit.written})
         return None
 
 
