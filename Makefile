@@ -99,6 +99,10 @@ bench-redo: $(READY) ## Measure statements that are redone: a delete beside Iceb
 	@.ci/java-check
 	$(BIN)/python benchmarks/redo.py $(ARGS)
 
+.PHONY: bench-transactions
+bench-transactions: $(READY) ## Measure transactions over three tables: one beside a commit to one table, 8 processes beside DuckLake
+	PATH="$(CURDIR)/.tools/bin:$$PATH" UV_PROJECT_ENVIRONMENT=$(VENV) uv run --frozen --group bench python benchmarks/transactions.py $(ARGS)
+
 .PHONY: bench-groups
 bench-groups: $(READY) ## Measure 30 writers that commit together: mixed operations beside a model, and a table that grows old
 	$(BIN)/python benchmarks/groups.py $(ARGS)
