@@ -13,7 +13,7 @@ from pyiceberg.table.update import TableRequirement, TableUpdate
 
 from frazil.catalog.base import CommitRecord, Committed, Head, Outcome, Prepared, Proposal
 from frazil.catalog.foreign import ForeignCatalog
-from frazil.catalog.records import summary_for
+from frazil.catalog.records import COMMIT_DIGEST, COMMIT_ID
 from frazil.catalog.requirements import requirements_for
 from frazil.format.metadata import TableMetadata
 from frazil.format.storage import Storage
@@ -71,6 +71,11 @@ def new_table(catalog: ForeignCatalog, location: str) -> Head:
 # Updates
 
 
+def summary_of(record: CommitRecord) -> dict[str, str]:
+    """What names the commit in a snapshot's summary."""
+    return {COMMIT_ID: record.commit_id, COMMIT_DIGEST: record.digest}
+
+
 def snapshot_updates(head: Head, branch: str = "main", *, record: CommitRecord | None = None) -> tuple[Json, ...]:
     """Add one snapshot and move a branch to it."""
     metadata = head.metadata
@@ -80,7 +85,7 @@ def snapshot_updates(head: Head, branch: str = "main", *, record: CommitRecord |
         "sequence-number": metadata.last_sequence_number + 1,
         "timestamp-ms": max(SYSTEM.now_ms(), metadata.last_updated_ms),
         "manifest-list": f"{metadata.location}/metadata/snap-{snapshot_id}.avro",
-        "summary": {"operation": "append", "added-records": "3", **(summary_for(record) if record else {})},
+        "summary": {"operation": "append", "added-records": "3", **(summary_of(record) if record else {})},
         "schema-id": metadata.current_schema_id,
     }
     if (parent := metadata.ref_snapshot_id(branch)) is not None:

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from contract.foreign_tables import empty_metadata
+from contract.foreign_tables import empty_metadata, summary_of
 from frazil.catalog.base import CommitRecord
 from frazil.catalog.records import (
     KEPT,
@@ -16,7 +16,6 @@ from frazil.catalog.records import (
     property_updates,
     record_from_summary,
     records_are_full,
-    summary_for,
 )
 from frazil.catalog.requirements import merged, requirements_for, unmet
 from frazil.format.metadata import TableMetadata
@@ -38,7 +37,7 @@ def kept(metadata: TableMetadata, *records: CommitRecord) -> TableMetadata:
 
 
 def test_a_record_in_a_snapshots_summary_is_found_with_its_counts() -> None:
-    summary = {"operation": "append", "added-records": "3", "added-files-size": "10", **summary_for(record("a", 5))}
+    summary = {"operation": "append", "added-records": "3", "added-files-size": "10", **summary_of(record("a", 5))}
     snapshot = {"snapshot-id": 5, "sequence-number": 7, "timestamp-ms": 1, "summary": summary}
     assert find_record(metadata_with(snapshots=[snapshot]), "a") == record("a", 5)
     assert find_record(metadata_with(snapshots=[snapshot]), "b") is None

@@ -33,11 +33,6 @@ _COUNTS = {
 }
 
 
-def summary_for(record: CommitRecord) -> dict[str, str]:
-    """What a snapshot's summary must say for the record to be found again; its counts are Iceberg's own keys."""
-    return {COMMIT_ID: record.commit_id, COMMIT_DIGEST: record.digest}
-
-
 def record_from_summary(table_uuid: str, snapshot: Mapping[str, Any]) -> CommitRecord | None:
     """The record in a snapshot (as metadata.json has it); None: it was committed without an id."""
     summary = snapshot.get("summary") or {}
