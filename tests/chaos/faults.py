@@ -93,13 +93,13 @@ class TroubledDisk(LocalBackend):
         self._switch = switch
         self._calls = 0
 
-    def write(self, path: str, data: bytes, *, sync_folder: bool = True) -> None:
+    def write(self, path: str, data: bytes, *, sync: bool = True) -> None:
         self._suffer(path, data)
-        super().write(path, data, sync_folder=sync_folder)
+        super().write(path, data, sync=sync)
 
-    def sync_folders(self) -> None:
+    def sync_writes(self) -> None:
         self._suffer("", b"")
-        super().sync_folders()
+        super().sync_writes()
 
     def open_output(self, path: str) -> pa.NativeFile:
         if self._switch.trouble == "read-only":

@@ -148,7 +148,7 @@ def test_p6_nothing_points_to_a_file_that_could_not_be_written(opened: OpenedCat
     before = opened.catalog.load(EVENTS)
 
     class Full(Storage):
-        def write(self, path: str, data: bytes, *, sync_folder: bool = True) -> None:  # noqa: ARG002
+        def write(self, path: str, data: bytes, *, sync: bool = True) -> None:  # noqa: ARG002
             raise StorageError("the disk is full")
 
     catalog = PointerCatalog(opened.catalog.store, Full())  # type: ignore[attr-defined]

@@ -530,9 +530,9 @@ class _Recording(Storage):
         self.most_open = max(self.most_open, sum(not each.closed for each in self._streams))
         return stream
 
-    def write(self, path: str, data: bytes, *, sync_folder: bool = True) -> None:
+    def write(self, path: str, data: bytes, *, sync: bool = True) -> None:
         """Durable by itself."""
-        super().write(path, data, sync_folder=sync_folder)
+        super().write(path, data, sync=sync)
         self.synced.append(path)
 
     def sync(self, paths: Iterable[str]) -> None:
@@ -620,12 +620,12 @@ class _FullDisk(_Recording):
         stream.close()
         return pa.PythonFile(open("/dev/full", "wb", buffering=0), mode="w")
 
-    def write(self, path: str, data: bytes, *, sync_folder: bool = True) -> None:
+    def write(self, path: str, data: bytes, *, sync: bool = True) -> None:
         self.created.append(path)
         with pytest.MonkeyPatch.context() as patch:
             if len(self.created) > self._room:
                 patch.setattr(os, "write", _no_room)
-            super().write(path, data, sync_folder=sync_folder)
+            super().write(path, data, sync=sync)
 
 
 def _no_room(_fd: int, _data: bytes) -> int:

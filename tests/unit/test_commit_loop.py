@@ -179,9 +179,9 @@ def test_law_3_the_operations_manifest_is_written_once_over_all_attempts(world: 
     written: list[str] = []
     write = world.storage.write
 
-    def recording(path: str, data: bytes, *, sync_folder: bool = True) -> None:
+    def recording(path: str, data: bytes, *, sync: bool = True) -> None:
         written.append(path)
-        write(path, data, sync_folder=sync_folder)
+        write(path, data, sync=sync)
 
     world.storage.write = recording  # type: ignore[method-assign]
     done = world.append("mine", on_phase=racing(world, "a", "b"))
@@ -234,7 +234,7 @@ def test_too_many_faults_raise_the_fault_and_clean_up(world: World) -> None:
 
 
 def test_a_full_disk_is_not_tried_again(world: World) -> None:
-    def full(path: str, data: bytes, *, sync_folder: bool = True) -> None:
+    def full(path: str, data: bytes, *, sync: bool = True) -> None:
         raise DiskFull(f"Cannot write {path}: the disk is full")
 
     world.storage.write, write = full, world.storage.write  # type: ignore[method-assign]

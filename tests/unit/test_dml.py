@@ -360,9 +360,9 @@ class Failing(Storage):
         self._count()
         return super().open_output(path)
 
-    def write(self, path: str, data: bytes, *, sync_folder: bool = True) -> None:
+    def write(self, path: str, data: bytes, *, sync: bool = True) -> None:
         self._count()
-        super().write(path, data, sync_folder=sync_folder)
+        super().write(path, data, sync=sync)
 
     def _count(self) -> None:
         self._left -= 1

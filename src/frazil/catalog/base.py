@@ -440,7 +440,7 @@ class Catalog(Protocol):
         """Every table's location at one and the same moment (rule P28); None: this catalog cannot tell."""
 
     def prepare(self, ident: Ident, head: Head, proposal: Proposal) -> Prepared:
-        """Write, durably, whatever the swap will point to."""
+        """Write whatever the swap will point to. It is durable after ``Storage.sync_writes`` (rule P6)."""
 
     def swap(self, *prepared: Prepared, guards: Sequence[Guard] = ()) -> Outcome:
         """Send it, for one table or for several at once. May be called again with the same values: that is harmless.

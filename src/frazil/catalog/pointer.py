@@ -73,7 +73,7 @@ class PointerCatalog:
 
     def prepare(self, ident: Ident, head: Head, proposal: Proposal) -> Prepared:
         metadata = apply(head.metadata, proposal.updates, now_ms=head.now_ms, previous_location=head.location or None)
-        location = self._write(metadata, version_of(head.location) + 1)
+        location = self._write(metadata, version_of(head.location) + 1, sync=False)
         return Prepared(ident, head, proposal, location, metadata)
 
     def swap(self, *prepared: Prepared, guards: Sequence[Guard] = ()) -> Outcome:
@@ -197,7 +197,7 @@ class PointerCatalog:
             self._latest.clear()
         self._latest[ident] = metadata
 
-    def _write(self, metadata: TableMetadata, version: int) -> str:
+    def _write(self, metadata: TableMetadata, version: int, *, sync: bool = True) -> str:
         codec = metadata.properties.get(COMPRESSION, "none").lower()
         if codec not in ("none", "gzip"):
             raise InvalidInput(f"The table property {COMPRESSION} is {codec!r}", advice="Set it to 'none' or 'gzip'")
@@ -205,7 +205,7 @@ class PointerCatalog:
         if codec == "gzip":
             data, suffix = gzip.compress(data, mtime=0), ".gz.metadata.json"
         location = f"{metadata.metadata_folder}/{version:05d}-{self._runtime.new_uuid()}{suffix}"
-        self._storage.write(location, data)
+        self._storage.write(location, data, sync=sync)
         return location
 
 

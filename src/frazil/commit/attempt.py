@@ -193,8 +193,8 @@ class Attempt:
                 keeps_changes=catalog.changes is not None,
             )
             prepared = catalog.prepare(self.table.ident, built.head, proposal)
-            # Every file is durable before the swap (rule P6); mostly the metadata file's fsync has covered the folder.
-            self.context.storage.sync_folders()
+            # Every file is durable before the swap (rule P6).
+            self.context.storage.sync_writes()
             self.progress.reached(Phase.PREPARED)
         except BaseException:
             if prepared is not None:

@@ -1,6 +1,6 @@
 """The manifests of one operation: written once, reused by later attempts, removed when no snapshot needs them.
 
-The files of an attempt share one fsync of their folder, before the swap (``Storage.sync_folders``).
+The files of an attempt are fsynced side by side, and waited for before the swap (``Storage.sync_writes``).
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class OperationManifests:
             snapshot_id=position.snapshot_id,
             parent_snapshot_id=parent.snapshot_id if parent else None,
             sequence_number=position.sequence_number,
-            sync_folder=False,
+            sync=False,
         )
         data = tuple(file for file in taken if file.content == Content.DATA)
         gone = tuple(file for file in taken if file.content != Content.DATA)
@@ -123,7 +123,7 @@ class OperationManifests:
                 for new in made
             )
             # A queued commit names only durable files (rule P3).
-            self._storage.sync_folders()
+            self._storage.sync_writes()
         return self._bundles
 
     @property
@@ -197,9 +197,7 @@ class OperationManifests:
             return None
         if rebased.lineage is None and self._staged_sidecar is not None:
             return self._staged_sidecar
-        path = write_lineage(
-            self._storage, self._runtime, head, rebased.lineage or self._write.lineage, sync_folder=False
-        )
+        path = write_lineage(self._storage, self._runtime, head, rebased.lineage or self._write.lineage, sync=False)
         self._sidecars.append(path)
         if rebased.lineage is None:
             self._staged_sidecar = path
@@ -316,7 +314,7 @@ class OperationManifests:
                 spec=head.spec(spec_id),
                 schema=head.spec_schema(spec_id),
                 content=content,
-                sync_folder=False,
+                sync=False,
             )
             self._entries[path] = held
         return self._new[key]

@@ -150,7 +150,7 @@ class MultiAttempt:
                     prepared.append(self._prepared_table(table, built[table.ident]))
                     self.progress.reached(Phase.TABLE_PREPARED)
             # Every file is durable before the swap (rule P6).
-            self.context.storage.sync_folders()
+            self.context.storage.sync_writes()
             self.progress.reached(Phase.PREPARED)
         except BaseException:
             for each in prepared:

@@ -87,9 +87,9 @@ def write_manifest(
     spec: PartitionSpec,
     schema: Schema,
     content: int = DATA_MANIFEST,
-    sync_folder: bool = True,
+    sync: bool = True,
 ) -> NewManifest:
-    """Write one manifest of one spec (rule P15), durably. ``sync_folder``: as for ``Storage.write``."""
+    """Write one manifest of one spec (rule P15), durably. ``sync``: as for ``Storage.write``."""
     schema_json, spec_json = schema.model_dump_json(), spec.model_dump_json()
     avro = _manifest_schema(spec_json, schema_json)
     header = {
@@ -101,7 +101,7 @@ def write_manifest(
     }
     encode = EntryEncoder([field.field_type for field in spec.partition_type(schema).fields])
     data = write_container(avro, header, map(encode, entries))
-    storage.write(path, data, sync_folder=sync_folder)
+    storage.write(path, data, sync=sync)
     return NewManifest(_describe(path, len(data), entries, spec, schema, content))
 
 
@@ -113,9 +113,9 @@ def write_manifest_list(
     snapshot_id: int,
     parent_snapshot_id: int | None,
     sequence_number: int,
-    sync_folder: bool = True,
+    sync: bool = True,
 ) -> None:
-    """Write the list of a snapshot's manifests, durably. ``sync_folder``: as for ``Storage.write``."""
+    """Write the list of a snapshot's manifests, durably. ``sync``: as for ``Storage.write``."""
     header = {
         "snapshot-id": str(snapshot_id),
         "parent-snapshot-id": "null" if parent_snapshot_id is None else str(parent_snapshot_id),
@@ -125,7 +125,7 @@ def write_manifest_list(
     named = tuple(manifests)
     out = io.BytesIO()
     fastavro.writer(out, _LIST_SCHEMA, map(_manifest_record, named), codec=_CODEC, metadata=header)
-    storage.write(path, out.getvalue(), sync_folder=sync_folder)
+    storage.write(path, out.getvalue(), sync=sync)
     storage.parsed.put(path, named, _LINE_BYTES * len(named))
 
 

@@ -2,6 +2,7 @@
 
 Writing is durable before it returns (rule P6): on a local file system the file and its folder are fsynced; an object
 store acknowledges an upload only when it is durable. Names are fresh randomness (rule P13), so nothing is overwritten.
+The files of one attempt are fsynced side by side, and their folders once: ``write(…, sync=False)``, ``sync_writes()``.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ import os
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, Protocol
 from urllib.parse import urlparse
 
@@ -28,6 +30,7 @@ from frazil.errors import DiskFull, FrazilError, InvalidInput, PermissionDenied,
 
 LOCAL_SCHEMES = frozenset({"", "file"})
 REMOTE_SCHEMES = frozenset({"s3", "s3a", "s3n", "gs", "gcs", "abfs", "abfss", "oss", "hdfs", "viewfs"})
+_SYNC_THREADS = 8
 _SAME_STORE = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
 
 
@@ -110,29 +113,29 @@ class Storage:
         with _translated("read", path):
             return self._backend(path).read(path)
 
-    def write(self, path: str, data: bytes, *, sync_folder: bool = True) -> None:
+    def write(self, path: str, data: bytes, *, sync: bool = True) -> None:
         """Create the file, durably.
 
-        ``sync_folder=False`` leaves out the fsync of its folder, which every file of a folder can share: the file's
-        data is durable, its name only after ``sync_folders`` or after the next durable write into the same folder.
+        ``sync=False``: the file is durable after ``sync_writes``. Its fsync begins at once, beside those of other
+        files, and the files of a folder share that of the folder.
         """
         with _translated("write", path):
             backend = self._backend(path)
             if isinstance(backend, LocalBackend):
-                backend.write(path, data, sync_folder=sync_folder)
+                backend.write(path, data, sync=sync)
             else:
                 backend.write(path, data)
 
-    def sync_folders(self) -> None:
-        """Make every file durable that was written with ``sync_folder=False``: one fsync for each folder, if it is due.
+    def sync_writes(self) -> None:
+        """Wait until every file is durable that was written with ``sync=False``.
 
-        Call it before anything refers to such a file (rule P6).
+        Call it before anything refers to such a file (rule P6). A file whose fsync has failed is written once more.
         """
         with self._lock:
             local = self._backends.get("file")
         if isinstance(local, LocalBackend):
-            with _translated("sync", "the folders of new files"):
-                local.sync_folders()
+            with _translated("sync", "new files"):
+                local.sync_writes()
 
     def open_input(self, path: str) -> pa.NativeFile:
         """For random access, as Parquet readers want it."""
@@ -277,52 +280,111 @@ def canonical(location: str) -> str:
     return (f"{_SAME_STORE.get(scheme, scheme)}{separator}{rest}").rstrip("/") or location
 
 
+@dataclass(frozen=True, slots=True)
+class _Syncing:
+    """A new file whose fsync is in progress."""
+
+    data: bytes
+    done: Future[None]
+
+
 class LocalBackend:
     """The local file system.
 
-    A file written without its folder gets a number once it is there; a sync of the folder covers every number that was
-    given out before it began. So threads need no lock, and a folder is synced once too often at worst.
+    A file written with ``sync=False`` is fsynced by another thread, and written once more if that fails: what a failed
+    fsync has left of a file is unknown. Its folder is due for an fsync, too: the file gets a number once it is there,
+    and a sync of the folder covers every number that was given out before it began. So threads need no lock, and a
+    folder is synced once too often at worst.
     """
 
     def __init__(self) -> None:
+        self._syncing: dict[str, _Syncing] = {}
+        self._rewriting = threading.Lock()
         self._numbers = itertools.count(1)
         self._unsynced: dict[str, int] = {}
         """Folder → the number of the last file that was written without it."""
         self._synced: dict[str, int] = {}
+        _fork.watch(self)
+
+    def before_fork(self) -> None:
+        self._rewriting.acquire()
+
+    def after_fork_in_parent(self) -> None:
+        self._rewriting.release()
+
+    def after_fork_in_child(self) -> None:
+        # The parent's threads, and the writes that wait for them, are the parent's.
+        self._syncing.clear()
+        self._rewriting.release()
 
     def read(self, path: str) -> bytes:
         with open(local_path(path), "rb") as file:
             return file.read()
 
-    def write(self, path: str, data: bytes, *, sync_folder: bool = True) -> None:
+    def write(self, path: str, data: bytes, *, sync: bool = True) -> None:
         target = local_path(path)
+        fd = self._new_file(target, data)
+        folder = os.path.dirname(target)
+        if sync:
+            self._sync_new_file(fd, target)
+            self._sync_folder(folder)
+        else:
+            self._syncing[target] = _Syncing(data, _begin(_sync_and_close, fd))
+            self._unsynced[folder] = next(self._numbers)
+
+    def _new_file(self, target: str, data: bytes) -> int:
         fd = self._create(target)
         try:
             view = memoryview(data)
             while view:
                 view = view[os.write(fd, view) :]
-            os.fsync(fd)
         except BaseException:
             os.close(fd)
-            with contextlib.suppress(OSError):
-                os.unlink(target)
+            _remove(target)
             raise
-        os.close(fd)
-        folder = os.path.dirname(target)
-        if sync_folder:
-            self._sync_folder(folder)
-        else:
-            self._unsynced[folder] = next(self._numbers)
+        return fd
 
-    def sync_folders(self) -> None:
-        """Sync every folder with files whose names may not be durable yet."""
-        for folder, number in list(self._unsynced.items()):
-            if number > self._synced.get(folder, 0):
-                try:
-                    self._sync_folder(folder)
-                except FileNotFoundError:
-                    # A table that was purged: with the folder its files are gone.
-                    self._synced[folder] = number
+    def _sync_new_file(self, fd: int, target: str) -> None:
+        try:
+            _sync_and_close(fd)
+        except BaseException:
+            _remove(target)
+            raise
+
+    def sync_writes(self) -> None:
+        """Wait until the files are durable that were written with ``sync=False``, and sync their folders."""
+        due = [folder for folder, number in list(self._unsynced.items()) if number > self._synced.get(folder, 0)]
+        others = [_begin(self._sync_folder_if_there, folder) for folder in due[1:]]
+        for folder in due[:1]:
+            self._sync_folder_if_there(folder)
+        for each in others:
+            each.result()
+        for target, syncing in list(self._syncing.items()):
+            try:
+                syncing.done.result()
+            except OSError:
+                self._write_again(target, syncing)
+            self._syncing.pop(target, None)
+
+    def _write_again(self, target: str, syncing: _Syncing) -> None:
+        with self._rewriting:
+            if self._syncing.get(target) is not syncing:
+                # Another thread has written it, or it was deleted.
+                return
+            folder = os.path.dirname(target)
+            if os.path.isdir(folder):
+                _remove(target)
+                self._sync_new_file(self._new_file(target, syncing.data), target)
+                _fsync_folder(folder)
+            self._syncing.pop(target, None)
+
+    def _sync_folder_if_there(self, folder: str) -> None:
+        number = self._unsynced[folder]
+        try:
+            self._sync_folder(folder)
+        except FileNotFoundError:
+            # A table that was purged: with the folder its files are gone.
+            self._synced[folder] = number
 
     def _sync_folder(self, folder: str) -> None:
         number = self._unsynced.get(folder)
@@ -350,7 +412,9 @@ class LocalBackend:
             self._sync_folder(folder)
 
     def delete(self, path: str) -> None:
-        os.unlink(local_path(path))
+        target = local_path(path)
+        self._syncing.pop(target, None)
+        os.unlink(target)
 
     def list(self, prefix: str) -> Iterator[FileInfo]:
         for folder, _, names in os.walk(local_path(prefix)):
@@ -365,6 +429,42 @@ class LocalBackend:
         except FileNotFoundError:
             make_folder(os.path.dirname(target))
             return os.open(target, flags, 0o644)
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    """Wait for disks. A child process makes its own."""
+    return ThreadPoolExecutor(_SYNC_THREADS, thread_name_prefix="frazil-fsync")
+
+
+os.register_at_fork(after_in_child=_threads.cache_clear)
+
+
+def _begin(action: Callable[[Any], None], argument: object) -> Future[None]:
+    """Start it in another thread; at the end of the process, when none can be started, do it now."""
+    try:
+        return _threads().submit(action, argument)
+    except RuntimeError:
+        done = Future[None]()
+        try:
+            action(argument)
+        except OSError as error:
+            done.set_exception(error)
+        else:
+            done.set_result(None)
+        return done
+
+
+def _sync_and_close(fd: int) -> None:
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _remove(target: str) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(target)
 
 
 def make_folder(folder: str) -> None:

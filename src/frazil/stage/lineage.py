@@ -25,14 +25,14 @@ _LARGEST = 2**63
 
 
 def write_lineage(
-    storage: Storage, runtime: Runtime, metadata: TableMetadata, lineage: Lineage, *, sync_folder: bool = True
+    storage: Storage, runtime: Runtime, metadata: TableMetadata, lineage: Lineage, *, sync: bool = True
 ) -> str:
     """Write it, durably, to a fresh file in the table's metadata folder; returns the path.
 
-    ``sync_folder``: as for ``Storage.write``.
+    ``sync``: as for ``Storage.write``.
     """
     path = f"{metadata.metadata_folder}/{runtime.new_uuid()}-lineage.json.zst"
-    storage.write(path, _compressed(_to_json(lineage)), sync_folder=sync_folder)
+    storage.write(path, _compressed(_to_json(lineage)), sync=sync)
     return path
 
 
