@@ -556,18 +556,6 @@ def test_a_transaction_belongs_to_its_thread_and_process(lake: frazil.Lake) -> N
         tx.create_table("s.new", DDL)
 
 
-def test_many_tables_in_one_transaction(tmp_path: Path) -> None:
-    count = 60
-    with frazil.connect(str(tmp_path)) as lake:
-        lake.create_namespace("s")
-        with lake.transaction() as tx:
-            for n in range(count):
-                tx.create_table(f"s.t{n}", DDL).append([row(n, n)])
-        assert isinstance(tx.result, frazil.TransactionCommit)
-        assert len(tx.result.tables) == len(lake.tables()) == count
-        assert total(lake, *lake.tables()) == sum(range(count))
-
-
 # Races of processes
 
 
