@@ -135,6 +135,10 @@ redo: $(READY) ## 200 statements of each verb beside 1 and 8 appenders of matchi
 bank: $(READY) ## Ten minutes of transfers between tables with kills, and 1,000 crashes, on SQLite and Postgres (ARGS="--seconds 60")
 	$(BIN)/python -m tests.concurrency.bank $(ARGS)
 
+.PHONY: many-tables
+many-tables: $(READY) ## A thousand tables created, changed and dropped in one transaction each, on each database (about 5 minutes)
+	FRAZIL_MANY_TABLES=1000 $(BIN)/pytest -q tests/surface/test_many_tables_bad_input.py -k many_tables_are --durations 3 $(ARGS)
+
 .PHONY: simulate
 simulate: $(READY) ## The commit core on a virtual clock with faults, 300 seeds (ARGS="--seed 300 --seeds 16000")
 	$(BIN)/frazil simulate --seed 0 --seeds 300 --jobs 2 --keep build/seeds $(ARGS)

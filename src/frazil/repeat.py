@@ -276,7 +276,7 @@ class _Run(Generic[T]):
             error.add_note(f"commit id {self._commit_id}: it is not known whether an earlier call was committed")
         elif self._is_given and isinstance(error, Exception):
             with contextlib.suppress(FrazilError):
-                if transaction._found() is not None:
+                if transaction._was_committed:
                     error.add_note(f"commit id {self._commit_id} was committed by an earlier run")
 
     def _landed_before(self) -> _Landed[T] | None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from frazil import observe
 from frazil.catalog.base import Head
@@ -254,20 +254,23 @@ class Transaction:
         A ``TransactionCommit`` where several tables were written to.
         """
         self._check_open()
+        # Until it is known to be more than that.
+        self._state = "over: its commit failed"
         try:
             with observe.ending(self), self._noting():
                 self._result = self._commit()
-                return self._result
+            self._state = "committed"
+            return self._result
         finally:
             self._unpin()
 
     def _commit(self) -> Commit | TransactionCommit | None:
-        self._state = "committed"
         try:
             written = self._written
             if not written:
                 return None
             identity = self._identity()
+            self._check_named_once(identity)
             retry = self._retry or from_properties(self._tables[written[0]].head.metadata.properties)
             units, statement = self._units(), self._statement(written)
             if not self._swaps_tables:
@@ -308,6 +311,13 @@ class Transaction:
             self.rollback()
         elif self._state == "open":
             self.commit()
+
+    def __reduce__(self) -> NoReturn:
+        raise InvalidInput(
+            "A transaction cannot be copied or pickled",
+            evidence="Two copies would commit the same files",
+            advice="Begin another one where it is needed",
+        )
 
     # For lake.run
 
@@ -350,6 +360,11 @@ class Transaction:
             if (found := find_commit(self.lake.catalog, metadata, identity)) is not None:
                 return found
         return None
+
+    @property
+    def _was_committed(self) -> bool:
+        """An earlier transaction with the same commit id changed a table that this one has touched."""
+        return any(self._has_record(table.head.metadata) for table in self._tables.values())
 
     def _made(self, done: Commit | TransactionCommit) -> bool:
         """The commit is this transaction's, not that of an earlier one with the same id."""
@@ -400,11 +415,18 @@ class Transaction:
                 f"One transaction cannot drop {ident} and create it again",
                 advice="Overwrite it, or drop it in a transaction of its own",
             )
-        if ident in self._tables or self._at(ident).has(ident):
+        if ident in self._tables or (self._at(ident).has(ident) and not self._was_made_before(ident)):
             raise TableExists(f"The table {ident} exists already")
         if ident.namespace not in self.lake.catalog.namespaces():
             name = ".".join(ident.namespace)
             raise NoSuchNamespace(f"There is no namespace {name}", advice=f"Create it: lake.create_namespace({name!r})")
+
+    def _was_made_before(self, ident: Ident) -> bool:
+        """By an earlier call with the same commit id: the commit will find that, and apply nothing."""
+        return self._commit_id is not None and self._has_record(self._at(ident).head(ident).metadata)
+
+    def _has_record(self, metadata: TableMetadata) -> bool:
+        return self._commit_id is not None and self.lake.catalog.find_commit(metadata, self._commit_id) is not None
 
     @contextmanager
     def _noting(self) -> Iterator[None]:
@@ -468,6 +490,12 @@ class Transaction:
         chosen = str(self.lake.runtime.new_uuid()) if given is None else given
         is_named = given is not None and (self._course is None or self._course.is_named)
         return Identity(chosen, self._digest(self._written), is_named, self._origin)
+
+    def _check_named_once(self, identity: Identity) -> None:
+        """Raises InvalidInput if an earlier call with this commit id wrote to a table that this one only read."""
+        others = (each for each in self._tables.items() if identity.given and not each[1].is_written)
+        for ident, table in others:
+            find_commit(self.lake.catalog, table.head.metadata, identity, table=ident)
 
     @staticmethod
     def _digest(written: Sequence[Ident]) -> str:

@@ -9,6 +9,8 @@ import pytest
 
 from concurrency.bank import campaign, crashes
 from concurrency.writers import Address
+from mutants.listed import MUTANTS
+from mutants.mutant import source_with
 
 SECONDS = float(os.environ.get("FRAZIL_BANK_SECONDS", "30"))
 CRASHES = 21
@@ -40,3 +42,15 @@ def test_p40_a_crash_at_any_moment_leaves_all_tables_or_none(address: Address) -
     report = crashes.run_apart(address, CRASHES)
     assert report.violations == []
     assert report.rounds.total() == CRASHES
+
+
+@pytest.mark.timeout(600)
+def test_the_crashes_notice_a_swap_that_is_committed_in_parts(
+    address: Address, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same rounds, by processes whose catalog commits the first pointer before it sets the second."""
+    (mutant,) = (each for each in MUTANTS if each.name.startswith("the first pointer of a swap is committed before"))
+    with source_with(mutant) as source:
+        monkeypatch.syspath_prepend(str(source))
+        report = crashes.run_apart(address, len(crashes.Moment))
+    assert any(crashes.Moment.INSIDE in each for each in report.violations), str(report)

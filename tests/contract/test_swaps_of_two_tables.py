@@ -13,6 +13,7 @@ import pytest
 
 from contract.openers import Opener
 from contract.samples import EVENTS, create_table, prepared, set_property
+from frazil.catalog._sql_records import CHANGES_KEPT, oldest_kept
 from frazil.catalog.base import (
     ChangeRecord,
     CommitRecord,
@@ -132,6 +133,26 @@ def test_p40_a_guard_that_has_moved_rolls_all_back(store: Any, new: str) -> None
     else:
         assert store.swap(swap) == Committed("o1")
         assert heads(store) == ("e0", "o1")
+
+
+@pytest.mark.parametrize("last", ["events", "other"])
+def test_p10_old_changes_of_every_table_of_a_swap_are_deleted(store: Any, last: str) -> None:
+    """Whichever of them is named last."""
+    number = CHANGES_KEPT + 1_000
+    for at, new in ((1, "1"), (number, "2")):
+        old = str(int(new) - 1)
+        changes = [ChangeRecord(each, at, at, b"x") for each in ("events", "other")]
+        changes.sort(key=lambda each: each.table_uuid == last)
+        swap = both((f"e{old}", f"e{new}"), (f"o{old}", f"o{new}"), changes=tuple(changes))
+        assert isinstance(store.swap(swap), Committed)
+    for each in ("events", "other"):
+        assert [found.sequence_number for found in store.changes.find(each, 0, number)] == [number]
+
+
+def test_changes_of_tables_of_different_age_are_not_deleted_with_each_swap() -> None:
+    changes = [ChangeRecord("young", 1, 3, b""), ChangeRecord("old", 2, 20_300, b"")]
+    assert oldest_kept(changes) == {}
+    assert oldest_kept([ChangeRecord("old", 2, 20_500, b""), changes[0]]) == {"old": 20_500 - CHANGES_KEPT}
 
 
 def test_p40_a_guard_that_is_gone_is_stale(store: Any) -> None:

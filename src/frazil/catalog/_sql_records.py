@@ -130,17 +130,16 @@ class SqlChangeLog:
         """Part of a swap's transaction. Raises ChangesRefused."""
         rows = ", ".join(["(?, ?, ?, ?)"] * len(changes))
         values = [(each.table_uuid, each.sequence_number, each.snapshot_id, each.body) for each in changes]
-        newest = changes[-1]
         try:
             db.execute(
                 f"INSERT INTO {CHANGES} (table_uuid, sequence_number, snapshot_id, body) VALUES {rows} "  # noqa: S608
                 "ON CONFLICT DO NOTHING",
                 [value for row in values for value in row],
             )
-            if is_time_to_prune(changes):
+            for table_uuid, oldest in oldest_kept(changes).items():
                 db.execute(
                     f"DELETE FROM {CHANGES} WHERE table_uuid = ? AND sequence_number < ?",  # noqa: S608
-                    (newest.table_uuid, newest.sequence_number - CHANGES_KEPT),
+                    (table_uuid, oldest),
                 )
         except Exception as error:
             raise ChangesRefused from error
@@ -202,7 +201,16 @@ class SqlPins:
         return frozenset(row[0] for row in self._engine.read(lambda db: db.execute(sql, (table_uuid,)).fetchall()))
 
 
-def is_time_to_prune(changes: Sequence[ChangeRecord]) -> bool:
-    """True for every 500th sequence number or so: old changes are deleted in batches, not with each commit."""
-    numbers = [each.sequence_number for each in changes]
-    return bool(numbers) and max(numbers) // _PRUNE_EVERY > (min(numbers) - 1) // _PRUNE_EVERY
+def oldest_kept(changes: Sequence[ChangeRecord]) -> dict[str, int]:
+    """Table → the sequence number below which its old changes are to be deleted now.
+
+    At every 500th sequence number of a table or so: in batches, not with each commit.
+    """
+    numbers: dict[str, list[int]] = {}
+    for each in changes:
+        numbers.setdefault(each.table_uuid, []).append(each.sequence_number)
+    return {
+        table_uuid: max(found) - CHANGES_KEPT
+        for table_uuid, found in numbers.items()
+        if max(found) // _PRUNE_EVERY > (min(found) - 1) // _PRUNE_EVERY
+    }

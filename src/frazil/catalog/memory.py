@@ -21,7 +21,7 @@ from frazil.catalog._refusals import (
 )
 from frazil.catalog._sql import DEFAULT_NAME
 from frazil.catalog._sql_attempts import ATTEMPTS_KEPT, ATTEMPTS_KEPT_MS
-from frazil.catalog._sql_records import CHANGES_KEPT, is_time_to_prune
+from frazil.catalog._sql_records import oldest_kept
 from frazil.catalog._thread_locks import ThreadLocks
 from frazil.catalog.base import (
     AttemptsRecord,
@@ -116,9 +116,8 @@ class _MemoryChangeLog:
         for change in changes:
             kept = self._changes.setdefault(change.table_uuid, {})
             kept.setdefault((change.sequence_number, change.snapshot_id), change)
-        if is_time_to_prune(changes):
-            oldest = changes[-1].sequence_number - CHANGES_KEPT
-            kept = self._changes[changes[-1].table_uuid]
+        for table_uuid, oldest in oldest_kept(changes).items():
+            kept = self._changes[table_uuid]
             for key in [each for each in kept if each[0] < oldest]:
                 del kept[key]
 

@@ -35,11 +35,20 @@ from frazil.commit.context import CommitContext, Phase
 from frazil.commit.group import GroupMembers, queue_update_of
 from frazil.commit.progress import Progress, SwapState
 from frazil.commit.queued_writer import QueuedWriter
-from frazil.commit.resolution import MultiResolver
-from frazil.commit.results import Landed, find_commit, own_commit, several, unchanged_commit, unknown_error
+from frazil.commit.resolution import MultiResolution, MultiResolver
+from frazil.commit.results import (
+    Landed,
+    find_commit,
+    found_commit,
+    own_commit,
+    several,
+    unchanged_commit,
+    unknown_error,
+)
 from frazil.commit.stages import Built, Refused
 from frazil.commit.unit import CommitUnit, TableUnit
 from frazil.errors import FrazilError, NoSuchTable, TableExists
+from frazil.format.metadata import TableMetadata
 from frazil.model import Commit, Conflict, Ident
 
 
@@ -74,9 +83,9 @@ class MultiAttempt:
         if isinstance(built, Conflicting):
             return built
         sent = self._prepared(built, files)
-        outcome = self._swapped(sent, built, files)
+        resolution = self._swapped(sent, built, files)
         self.progress.reached(Phase.SWAPPED)
-        return self._concluded(outcome, sent, built, files)
+        return self._concluded(resolution, sent, built, files)
 
     # The heads
 
@@ -89,23 +98,34 @@ class MultiAttempt:
             found = self.context.catalog.load(table.ident)
         except NoSuchTable:
             return Head("", table.made, self.context.runtime.now_ms())
-        if found.metadata.uuid != table.table_uuid:
+        is_own = found.metadata.uuid == table.table_uuid or self._is_recorded_in(found.metadata)
+        if not is_own:
             raise TableExists(f"The table {table.ident} was created while this transaction was open")
         return found
 
+    def _is_recorded_in(self, metadata: TableMetadata) -> bool:
+        """An earlier call with the same commit id made this table."""
+        identity = self.unit.identity
+        return identity.given and self.context.catalog.find_commit(metadata, identity.commit_id) is not None
+
     def landed_in(self, heads: Mapping[Ident, Head]) -> Landed | None:
-        """An earlier attempt, or an earlier call with the same commit id: its record is with every table it wrote."""
+        """An earlier attempt, or an earlier call with the same commit id: its record is with every table it wrote.
+
+        Raises InvalidInput if that one wrote to other tables than this one.
+        """
         unit, identity = self.unit, self.unit.identity
         if not (identity.given or any(each.has_landed_in(heads[each.ident].metadata) for each in unit.written)):
             return None
         done: dict[Ident, Commit] = {}
-        for table in unit.written:
-            found = find_commit(self.context.catalog, heads[table.ident].metadata, identity, table.branch)
+        for table in unit.tables:
+            head = heads[table.ident].metadata
+            found = find_commit(self.context.catalog, head, identity, table.branch, table.ident)
             if found is not None:
-                counted = replace(found, attempts=self.progress.attempts, elapsed=self.progress.elapsed)
-                done[table.ident] = counted
+                done[table.ident] = replace(found, attempts=self.progress.attempts, elapsed=self.progress.elapsed)
                 if found.snapshot_id not in table.snapshot_ids:
                     table.remove_everything()
+            elif table.has_landed_in(head):
+                done[table.ident] = found_commit(unit, table, self.progress, head)
         if not done:
             return None
         self.progress.lands()
@@ -118,15 +138,23 @@ class MultiAttempt:
         # Tables that were only read first: nothing is written for them.
         for table in sorted(self.unit.tables, key=lambda each: not each.is_only_read):
             head = heads[table.ident]
-            found = self._of(table).build(head, self._members(table), files)
-            if table.is_dropped and head.metadata.uuid != table.table_uuid:
-                found = Refused((Conflict(Check.SAME_TABLE, "the name belongs to another table now"),))
+            try:
+                found = self._built_table(table, head, files)
+            except BaseException:
+                # Also what was written for the tables before.
+                files.delete()
+                raise
             if isinstance(found, Refused):
                 files.delete()
                 conflicts = tuple(replace(each, table=str(table.ident)) for each in found.conflicts)
                 return Conflicting(head, conflicts)
             built[table.ident] = found
         return built
+
+    def _built_table(self, table: TableUnit, head: Head, files: AttemptFiles) -> Built | Refused:
+        if table.is_dropped and head.metadata.uuid != table.table_uuid:
+            return Refused((Conflict(Check.SAME_TABLE, "the name belongs to another table now"),))
+        return self._of(table).build(head, self._members(table), files)
 
     def _members(self, table: TableUnit) -> GroupMembers | None:
         """The queued commits of other writers, read after all heads (rule P2)."""
@@ -177,17 +205,15 @@ class MultiAttempt:
             record = self._of(table).commit_record(None, built.head.metadata.last_sequence_number)
         return Guard(table.ident, built.head.location, record)
 
-    def _swapped(self, sent: _Sent, built: Mapping[Ident, Built], files: AttemptFiles) -> Outcome:
+    def _swapped(self, sent: _Sent, built: Mapping[Ident, Built], files: AttemptFiles) -> MultiResolution:
         """Send the swap, resolve its outcome, and update the queue."""
         context, unit, queue_update = self.context, self.unit, sent.queue_update
-        resolver = MultiResolver(
-            context.catalog, context.runtime, unit.identity, unit.retry, sent.prepared, sent.guards
-        )
+        resolver = MultiResolver(context.catalog, context.runtime, unit.retry, sent.prepared, sent.guards)
         claims = None if context.catalog.queue is None else context.catalog.queue.claims
         if queue_update is None or claims is None:
             return resolver.resolve(self._answer(sent, built, files))
         if not claims.claim(queue_update):
-            return Stale(None)
+            return MultiResolution(Stale(None))
         return self._claimed(resolver, claims, queue_update, sent, built, files)
 
     def _claimed(
@@ -198,16 +224,17 @@ class MultiAttempt:
         sent: _Sent,
         built: Mapping[Ident, Built],
         files: AttemptFiles,
-    ) -> Outcome:
+    ) -> MultiResolution:
         outcome: Outcome = Unknown("the leader was interrupted")
         try:
-            outcome = resolver.resolve(self._answer(sent, built, files))
+            resolution = resolver.resolve(self._answer(sent, built, files))
+            outcome = resolution.outcome
         except FrazilError:
             outcome = Stale(None) if self.progress.state is SwapState.SETTLED else outcome
             raise
         finally:
             claims.conclude(queue_update, outcome)
-        return outcome
+        return resolution
 
     def _answer(self, sent: _Sent, built: Mapping[Ident, Built], files: AttemptFiles) -> Outcome:
         self.progress.sends(built, files)
@@ -227,14 +254,14 @@ class MultiAttempt:
     # The outcome
 
     def _concluded(
-        self, outcome: Outcome, sent: _Sent, built: Mapping[Ident, Built], files: AttemptFiles
+        self, resolution: MultiResolution, sent: _Sent, built: Mapping[Ident, Built], files: AttemptFiles
     ) -> Landed | Lost:
-        match outcome:
+        match resolution.outcome:
             case Committed():
                 self.progress.lands()
                 self.progress.attempt_ended("committed")
                 files.delete_unused()
-                return self._success(built)
+                return self._success(built, resolution.seen_in)
             case Stale():
                 self.progress.settles()
                 self.progress.attempt_ended("stale")
@@ -244,15 +271,15 @@ class MultiAttempt:
                 self.progress.attempt_ended("unknown", cause)
                 raise unknown_error(self.unit, cause)
             case _:
-                assert_never(outcome)
+                assert_never(resolution.outcome)
 
-    def _success(self, built: Mapping[Ident, Built]) -> Landed:
+    def _success(self, built: Mapping[Ident, Built], seen_in: Mapping[Ident, TableMetadata]) -> Landed:
         done: dict[Ident, Commit] = {}
         for table in self.unit.written:
             found = built[table.ident]
             if _changes(table, found):
                 table.remove_unused()
-                done[table.ident] = own_commit(self.unit, table, self.progress, found, None)
+                done[table.ident] = own_commit(self.unit, table, self.progress, found, seen_in.get(table.ident))
                 observe.grouped(self.unit.name, done[table.ident].group_size)
                 observe.returned(0 if found.group is None else len(found.group.returned))
             else:

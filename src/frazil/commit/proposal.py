@@ -23,18 +23,22 @@ def proposed(
     check_staged_files(unit, head.metadata, scope)
     try:
         built = _with_steps(unit, Built.on(head), scope, members, identity)
+        if not isinstance(built, Refused):
+            return _with_expiry(built, scope.catalog)
     except FilesMissing as missing:
         built = Refused((missing.conflict,))
     except BaseException:
         scope.files.delete()
         raise
-    if isinstance(built, Refused):
-        scope.files.delete()
+    scope.files.delete()
+    return built
+
+
+def _with_expiry(built: Built, catalog: Catalog) -> Built:
+    if not built.updates or catalog.changes is None:
         return built
-    pins = scope.catalog.pins
-    if not built.updates or scope.catalog.changes is None:
-        return built
-    return expire_old(built, lambda: frozenset() if pins is None else pins.pinned(head.metadata.uuid))
+    pins, table_uuid = catalog.pins, built.head.metadata.uuid
+    return expire_old(built, lambda: frozenset() if pins is None else pins.pinned(table_uuid))
 
 
 def applied(unit: TableUnit, head: Head, catalog: Catalog, runtime: Runtime) -> tuple[Built | Refused, list[str]]:

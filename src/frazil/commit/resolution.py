@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from frazil.catalog.base import Catalog, CommitRecord, Committed, Guard, Head, Outcome, Prepared, Stale, Unknown
 from frazil.catalog.requirements import is_fenced_off
@@ -131,6 +132,14 @@ class Resolver:
         return any(each.snapshot_id == base for each in chain)
 
 
+@dataclass(frozen=True, slots=True)
+class MultiResolution:
+    """An outcome of all tables, and the later heads that were read if it had to be looked for."""
+
+    outcome: Outcome
+    seen_in: Mapping[Ident, TableMetadata] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class MultiResolver:
     """Finds out the outcome of a swap of several tables: all of them have it, or none.
@@ -140,51 +149,58 @@ class MultiResolver:
 
     catalog: Catalog
     runtime: Runtime
-    identity: Identity
     retry: Retry
     prepared: tuple[Prepared, ...]
     guards: tuple[Guard, ...]
 
-    def resolve(self, answer: Outcome) -> Outcome:
-        outcome, repeats = answer, 0
-        while isinstance(outcome, Unknown) and repeats <= max(self.retry.fault_tries, 1):
+    def resolve(self, answer: Outcome) -> MultiResolution:
+        found, repeats = MultiResolution(answer), 0
+        while isinstance(found.outcome, Unknown) and repeats <= max(self.retry.fault_tries, 1):
             if repeats:
                 self.runtime.sleep(self.retry.wait_s(repeats - 1, self.runtime.random()))
             repeats += 1
-            outcome = self._send_again()
-        return outcome
+            found = self._send_again()
+        return found
 
-    def _send_again(self) -> Outcome:
+    def _send_again(self) -> MultiResolution:
         # The identical swap: harmless if the first one landed, and if it is still under way this one fences it off.
         try:
             outcome = self.catalog.swap(*self.prepared, guards=self.guards)
-            if not isinstance(outcome, Stale):
-                return outcome
-            # In this order: once a pointer has moved, no copy can land any more, and the records are final.
-            if not self._has_moved():
-                return Unknown("No table has moved since the swap was sent, so it may still land")
-            return Committed(self.prepared[0].location or "") if self._is_recorded() else outcome
+            return self._looked_for(outcome) if isinstance(outcome, Stale) else MultiResolution(outcome)
         except FrazilError as error:
-            return Unknown(error.problem)
+            return MultiResolution(Unknown(error.problem))
 
-    def _has_moved(self) -> bool:
-        expected = [(each.ident, each.head.location) for each in self.prepared]
-        expected += [(each.ident, each.location) for each in self.guards]
-        return any(self._location(ident) != location for ident, location in expected)
+    def _looked_for(self, stale: Stale) -> MultiResolution:
+        # The heads first: once a pointer has moved, no copy can land any more, and the records are final.
+        expected = {each.ident: each.head.location for each in self.prepared}
+        expected |= {each.ident: each.location for each in self.guards}
+        heads = {ident: self._head(ident) for ident in expected}
+        if self._is_recorded(heads):
+            return MultiResolution(Committed(""), {ident: head.metadata for ident, head in heads.items() if head})
+        if all((head.location if head else "") == expected[ident] for ident, head in heads.items()):
+            return MultiResolution(Unknown("No table has moved since the swap was sent, so it may still land"))
+        return MultiResolution(stale)
 
-    def _location(self, ident: Ident) -> str:
+    def _head(self, ident: Ident) -> Head | None:
         try:
-            return self.catalog.load(ident).location
+            return self.catalog.load(ident)
         except NoSuchTable:
-            return ""
+            return None
 
-    def _is_recorded(self) -> bool:
-        for each in self.prepared:
-            own = each.proposal.record
-            found = self.catalog.find_commit(each.head.metadata, self.identity.commit_id)
-            if own is not None and found is not None and found.digest == own.digest:
-                return found.snapshot_id == own.snapshot_id
-        return False
+    def _is_recorded(self, heads: Mapping[Ident, Head | None]) -> bool:
+        """Whether this very swap is recorded, and not an earlier call with the same commit id."""
+        known = [(each.head.metadata, each.proposal.record) for each in self.prepared]
+        known += [(head.metadata, each.record) for each in self.guards if (head := heads[each.ident]) is not None]
+        # A guarded table that is gone, or whose name another one took, tells nothing.
+        found = [self._is_as_recorded(head, own) for head, own in known if own is not None]
+        answers = [each for each in found if each is not None]
+        return bool(answers) and all(answers)
+
+    def _is_as_recorded(self, head: TableMetadata, own: CommitRecord) -> bool | None:
+        found = self.catalog.find_commit(head, own.commit_id)
+        if found is None or found.table_uuid != own.table_uuid or found.digest != own.digest:
+            return None
+        return found.snapshot_id == own.snapshot_id
 
 
 def _is_gapless(base: TableMetadata, head: TableMetadata) -> bool:

@@ -35,14 +35,16 @@ class Landed:
     """The branches whose manifests are to be merged now."""
 
 
-def find_commit(catalog: Catalog, metadata: TableMetadata, identity: Identity, branch: str = MAIN) -> Commit | None:
+def find_commit(
+    catalog: Catalog, metadata: TableMetadata, identity: Identity, branch: str = MAIN, table: Ident | None = None
+) -> Commit | None:
     """The earlier commit with this id, if there is one. Raises InvalidInput if it was another operation."""
     record = catalog.find_commit(metadata, identity.commit_id) or find_record(metadata, identity.commit_id)
     if record is None:
         return None
     if record.digest and record.digest != identity.digest:
         raise InvalidInput(
-            f"The commit id {identity.commit_id!r} was already used on this table for another operation",
+            f"The commit id {identity.commit_id!r} was already used on {table or 'this table'} for another operation",
             advice="A commit id names one write; repeat it only to repeat that write",
         )
     rolled_back = record.snapshot_id is not None and is_rolled_back(metadata, record.snapshot_id, branch)
