@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import assert_never
+from typing import Any, assert_never
 
 from frazil import observe
 from frazil.catalog.base import (
@@ -33,10 +33,12 @@ from frazil.commit.build import AttemptFiles
 from frazil.commit.checks import Check
 from frazil.commit.context import CommitContext, Phase
 from frazil.commit.group import GroupMembers, queue_update_of
+from frazil.commit.halves import check_whole, half_error
 from frazil.commit.progress import Progress, SwapState
 from frazil.commit.queued_writer import QueuedWriter
 from frazil.commit.resolution import MultiResolver
 from frazil.commit.results import Landed, find_commit, own_commit, several, unchanged_commit, unknown_error
+from frazil.commit.snapshot_layout import distinct, write_requirements
 from frazil.commit.stages import Built, Refused
 from frazil.commit.unit import CommitUnit, TableUnit
 from frazil.errors import FrazilError, NoSuchTable, TableExists
@@ -108,6 +110,8 @@ class MultiAttempt:
                     table.remove_everything()
         if not done:
             return None
+        written = {each.ident: heads[each.ident] for each in unit.written}
+        check_whole(self.context.catalog, identity.commit_id, written, done)
         self.progress.lands()
         return Landed(several(unit, self.progress, done))
 
@@ -146,7 +150,7 @@ class MultiAttempt:
         prepared: list[Prepared] = []
         try:
             for table in self.unit.tables:
-                if _changes(table, built[table.ident]):
+                if self._is_sent(table, built[table.ident]):
                     prepared.append(self._prepared_table(table, built[table.ident]))
                     self.progress.reached(Phase.TABLE_PREPARED)
             # Every file is durable before the swap (rule P6).
@@ -158,9 +162,16 @@ class MultiAttempt:
             files.delete()
             raise
         guards = [
-            self._guard(each, built[each.ident]) for each in self.unit.tables if not _changes(each, built[each.ident])
+            self._guard(each, built[each.ident])
+            for each in self.unit.tables
+            if not self._is_sent(each, built[each.ident])
         ]
         return _Sent(tuple(prepared), tuple(guards))
+
+    def _is_sent(self, table: TableUnit, built: Built) -> bool:
+        """Whether the swap changes the table. Where commit ids are kept in the metadata, writing one is a change."""
+        keeps_ids = self.context.catalog.capabilities.records_commit_ids
+        return _changes(table, built) or not (keeps_ids or table.is_only_read)
 
     def _prepared_table(self, table: TableUnit, built: Built) -> Prepared:
         catalog = self.context.catalog
@@ -169,13 +180,15 @@ class MultiAttempt:
             return Prepared(table.ident, built.head, Proposal((), (), record), drops=True)
         queue_update = queue_update_of(built, None)
         proposal = built.proposal(record, queue_update, keeps_changes=catalog.changes is not None)
+        if not _changes(table, built):
+            proposal = replace(proposal, requirements=_requirements(table, built))
         return catalog.prepare(table.ident, built.head, proposal)
 
     def _guard(self, table: TableUnit, built: Built) -> Guard:
         record: CommitRecord | None = None
         if not table.is_only_read:
             record = self._of(table).commit_record(None, built.head.metadata.last_sequence_number)
-        return Guard(table.ident, built.head.location, record)
+        return Guard(table.ident, built.head.location, record, _requirements(table, built))
 
     def _swapped(self, sent: _Sent, built: Mapping[Ident, Built], files: AttemptFiles) -> Outcome:
         """Send the swap, resolve its outcome, and update the queue."""
@@ -242,6 +255,8 @@ class MultiAttempt:
                 return Lost()
             case Unknown(cause):
                 self.progress.attempt_ended("unknown", cause)
+                if outcome.landed:
+                    raise half_error(self.unit.identity.commit_id, outcome.landed, outcome.missing, cause)
                 raise unknown_error(self.unit, cause)
             case _:
                 assert_never(outcome)
@@ -264,6 +279,13 @@ class MultiAttempt:
                     log.forget(table.table_uuid)
         merges = ((ident, each.merge_due) for ident, each in built.items() if each.merge_due is not None)
         return Landed(several(self.unit, self.progress, done), tuple(merges))
+
+
+def _requirements(table: TableUnit, built: Built) -> tuple[dict[str, Any], ...]:
+    """What must hold of a table that is left as it is: what was looked for there is still not there."""
+    head = built.head.metadata
+    found = [each for step in table.writes for each in write_requirements(step.write, head)]
+    return distinct([*built.requirements, *found])
 
 
 def _changes(table: TableUnit, built: Built) -> bool:

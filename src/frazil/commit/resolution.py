@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from frazil.catalog.base import Catalog, CommitRecord, Committed, Guard, Head, Outcome, Prepared, Stale, Unknown
+from frazil.catalog.foreign_outcomes import Trace, is_fenced, is_gapless, trace_of
 from frazil.catalog.requirements import is_fenced_off
 from frazil.commit.operations import Identity
 from frazil.commit.retry import Retry
@@ -117,7 +119,7 @@ class Resolver:
         if self.built.snapshot_id is None:
             # A change without a snapshot leaves its trace only in the log of metadata files.
             return any(entry["metadata-file"] == before.location for entry in head.raw.get("metadata-log") or ())
-        if self.prepared.location is None and not _is_gapless(before.metadata, head):
+        if self.prepared.location is None and not is_gapless(before.metadata, head):
             # It may have landed, been rolled back and expired; no log of metadata files would tell.
             return False
         base = before.metadata.ref_snapshot_id(self.table.branch)
@@ -147,7 +149,8 @@ class MultiResolver:
 
     def resolve(self, answer: Outcome) -> Outcome:
         outcome, repeats = answer, 0
-        while isinstance(outcome, Unknown) and repeats <= max(self.retry.fault_tries, 1):
+        # Half of it is there: to send it again would only add to that.
+        while isinstance(outcome, Unknown) and not outcome.landed and repeats <= max(self.retry.fault_tries, 1):
             if repeats:
                 self.runtime.sleep(self.retry.wait_s(repeats - 1, self.runtime.random()))
             repeats += 1
@@ -157,6 +160,8 @@ class MultiResolver:
     def _send_again(self) -> Outcome:
         # The identical swap: harmless if the first one landed, and if it is still under way this one fences it off.
         try:
+            if not self.catalog.capabilities.stale_is_certain:
+                return self._compare_again()
             outcome = self.catalog.swap(*self.prepared, guards=self.guards)
             if not isinstance(outcome, Stale):
                 return outcome
@@ -166,6 +171,29 @@ class MultiResolver:
             return Committed(self.prepared[0].location or "") if self._is_recorded() else outcome
         except FrazilError as error:
             return Unknown(error.problem)
+
+    def _compare_again(self) -> Outcome:
+        """The same where requirements are compared and not locations. Stale was found in fresh heads there."""
+        # A change that replaces nothing by name would be applied again, over what has landed since.
+        heads = self._heads(self.prepared)
+        if self.prepared and all(trace_of(each, heads[each.ident]) is Trace.LANDED for each in self.prepared):
+            first = heads[self.prepared[0].ident]
+            return Committed("" if first is None else first.location)
+        outcome = self.catalog.swap(*self.prepared, guards=self.guards)
+        if not isinstance(outcome, Stale):
+            return outcome
+        if not is_fenced(self.prepared, self.guards, self._heads((*self.prepared, *self.guards))):
+            return Unknown("A table has moved on, but nothing keeps an earlier copy of the request from landing later")
+        return outcome
+
+    def _heads(self, tables: Iterable[Prepared | Guard]) -> dict[Ident, Head | None]:
+        found: dict[Ident, Head | None] = {}
+        for each in tables:
+            try:
+                found[each.ident] = self.catalog.load(each.ident)
+            except NoSuchTable:
+                found[each.ident] = None
+        return found
 
     def _has_moved(self) -> bool:
         expected = [(each.ident, each.head.location) for each in self.prepared]
@@ -185,9 +213,3 @@ class MultiResolver:
             if own is not None and found is not None and found.digest == own.digest:
                 return found.snapshot_id == own.snapshot_id
         return False
-
-
-def _is_gapless(base: TableMetadata, head: TableMetadata) -> bool:
-    """Whether every snapshot made since is kept: each has taken the next sequence number."""
-    kept = {snapshot.sequence_number for snapshot in head.snapshots()}
-    return kept.issuperset(range(base.last_sequence_number + 1, head.last_sequence_number + 1))
