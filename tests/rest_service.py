@@ -191,7 +191,9 @@ class RestService:
                 raise Refused(409, f"Namespace {named[0]} is not empty")
             del self.namespaces[named[0]]
             return 204, None
-        return (204, None) if method == "HEAD" else (200, {"namespace": named[0], "properties": self.namespaces[named[0]]})
+        return (
+            (204, None) if method == "HEAD" else (200, {"namespace": named[0], "properties": self.namespaces[named[0]]})
+        )
 
     def _on_tables(self, method: str, namespace: Name, what: str, body: bytes) -> Answer:
         if namespace not in self.namespaces:
@@ -293,7 +295,7 @@ def _handler(service: RestService) -> type[BaseHTTPRequestHandler]:
 
         do_GET = do_HEAD = do_POST = do_DELETE = _serve  # noqa: N815 - as the base class has it
 
-        def log_message(self, format: str, *args: object) -> None:
+        def log_message(self, *_: object) -> None:
             """Nothing."""
 
     return Handler

@@ -449,16 +449,16 @@ class Transaction:
         """Raises Unsupported where the catalog cannot swap several tables at once."""
         if not self._swaps_tables:
             raise Unsupported(
-                f"The catalog {self.lake.catalog.name} commits one table at a time and does not take {what}",
+                f"The catalog {self.lake.uri} commits one table at a time and does not take {what}",
                 advice="Commit one table after the other, each with a commit_id, so that the rest can be repeated; or "
                 "write to branches and fast-forward them at the end; or keep the tables in a catalog on SQLite or "
-                "Postgres",
+                "Postgres, or on a REST server with the endpoint transactions/commit",
             )
 
     def _check_drops(self, ident: Ident) -> None:
         if not self.lake.catalog.capabilities.drops_in_swap:
             raise Unsupported(
-                f"The catalog {self.lake.catalog.name} does not drop tables in a transaction: {ident} was left alone",
+                f"The catalog {self.lake.uri} does not drop tables in a transaction: {ident} was left alone",
                 advice=f"Drop it after the commit: lake.drop_table({str(ident)!r})",
             )
 

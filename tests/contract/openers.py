@@ -105,7 +105,7 @@ OPENERS: list[Opener] = [
     ),
 ]
 REST = Opener("rest", _rest, ours=False, swaps=True)
-"""Only for swaps of several tables: Iceberg's own server decides about the rest (tests/interop/test_rest_catalog.py)."""
+"""Only for swaps of several tables: Iceberg's own server decides the rest (tests/interop/test_rest_catalog.py)."""
 
 
 # The databases below the SQL catalogs

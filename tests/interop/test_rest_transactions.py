@@ -99,9 +99,7 @@ def test_p40_an_append_of_pyiceberg_is_rebased_over_on_a_java_server(
     assert values(lake, names[0])[9] == 90
 
 
-def test_p40_a_java_server_compares_a_table_that_was_only_read(
-    lake: frazil.Lake, names: tuple[str, str, str]
-) -> None:
+def test_p40_a_java_server_compares_a_table_that_was_only_read(lake: frazil.Lake, names: tuple[str, str, str]) -> None:
     """Requirements without updates: with the same rows read the commit is rebased, with other ones refused."""
     a, b, _ = names
     tx = held(lake, Phase.PREPARED, lambda: lake.table(b).append([row(50, 0)]))
