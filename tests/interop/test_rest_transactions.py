@@ -121,7 +121,7 @@ def test_a_java_server_creates_no_table_with_the_others(lake: frazil.Lake, names
     tx = lake.transaction()
     tx.create_table(made, DDL, as_=[row(1, 1)])
     tx.table(names[0]).append([row(3, 0)])
-    with pytest.raises(frazil.Unsupported, match=f"does not create {made} in one commit with other tables"):
+    with pytest.raises(frazil.Unsupported, match=f"does not create {made} in a transaction"):
         tx.commit()
     assert not lake.exists(made)
     assert 3 not in values(lake, names[0])

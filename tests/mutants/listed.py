@@ -822,7 +822,7 @@ MUTANTS = (
         "frazil.catalog.foreign_transactions:TableTransaction._found_out",
         "if self._without(traces) else",
         "if False else",
-        tests="test_rest_transactions",
+        tests="test_p40_half_of_a_commit",
         unseen="the simulated lake has one table",
     ),
     Mutant(
@@ -831,7 +831,7 @@ MUTANTS = (
         "frazil.catalog.foreign_transactions:TableTransaction._confirmed",
         "if self._without(traces):",
         "if False:",
-        tests="test_rest_transactions",
+        tests="test_p40_half_of_a_commit or dropped_without_a_word",
         unseen="the simulated lake has one table",
     ),
     Mutant(
@@ -840,7 +840,7 @@ MUTANTS = (
         "frazil.catalog.foreign_transactions:TableTransaction.run",
         "for each in self.guards]",
         "for each in ()]",
-        tests="test_rest_transactions",
+        tests="test_p40_write_skew_is_refused_by_the_server or test_p40_a_table_that_was_only_read_is_sent",
         unseen="the simulated lake has one table",
     ),
     Mutant(
@@ -849,7 +849,7 @@ MUTANTS = (
         "frazil.catalog.foreign_transactions:TableTransaction._settled",
         "for n in range(_LOOKS):",
         "for n in range(0):",
-        tests="test_rest_transactions",
+        tests="test_p40_heads_read_while",
         unseen="the simulated lake has one table",
     ),
     Mutant(
@@ -858,7 +858,7 @@ MUTANTS = (
         "frazil.catalog.foreign_transactions:TableTransaction._absent",
         " and is_fenced(self.prepared, self.guards, heads):",
         ":",
-        tests="test_rest_transactions",
+        tests="test_p9_while_nothing_fences",
         unseen="the simulated lake has one table",
     ),
     Mutant(
@@ -867,7 +867,7 @@ MUTANTS = (
         "frazil.commit.resolution:MultiResolver._compare_again",
         "    if not is_fenced(",
         "    if False and not is_fenced(",
-        tests="test_rest_transactions",
+        tests="test_p9_while_nothing_fences",
         unseen="the simulated lake has one table",
     ),
     Mutant(
@@ -876,7 +876,7 @@ MUTANTS = (
         "frazil.commit.resolution:MultiResolver._compare_again",
         "if self.prepared and all(",
         "if False and all(",
-        tests="test_rest_transactions",
+        tests="test_p9_changes_without_snapshots",
         unseen="the simulated lake has one table",
     ),
     Mutant(
@@ -885,7 +885,7 @@ MUTANTS = (
         "frazil.commit.resolution:MultiResolver.resolve",
         " and not outcome.landed and",
         " and",
-        tests="test_rest_transactions",
+        tests="test_p40_half_of_a_commit",
         unseen="the simulated lake has one table",
     ),
     Mutant(
@@ -894,7 +894,7 @@ MUTANTS = (
         "frazil.commit.multi:MultiAttempt.landed_in",
         "check_whole(self.context.catalog, identity.commit_id, written, done)",
         "pass",
-        tests="test_rest_transactions",
+        tests="test_p40_a_call_that_is_repeated",
         unseen="the simulated lake has one table",
     ),
     Mutant(
@@ -903,7 +903,7 @@ MUTANTS = (
         "frazil.commit.multi:MultiAttempt._is_sent",
         " or not (keeps_ids or table.is_only_read)",
         "",
-        tests="test_rest_transactions",
+        tests="test_p40_a_delete_that_found_nothing_is_compared_and_recorded",
         unseen="the simulated lake has one table",
     ),
     Mutant(
@@ -912,7 +912,7 @@ MUTANTS = (
         "frazil.commit.multi:_requirements",
         "[*built.requirements, *found]",
         "[]",
-        tests="test_rest_transactions",
+        tests="test_p40_a_delete_that_found_nothing_is_compared_and_recorded",
         unseen="the simulated lake has one table",
     ),
     Mutant(

@@ -126,6 +126,16 @@ def test_a_request_carries_the_token_of_the_session(lake: frazil.Lake, service: 
         assert was_moved(again)
 
 
+def test_a_token_that_has_expired_is_replaced_and_the_request_sent_again(
+    lake: frazil.Lake, service: RestService
+) -> None:
+    service.plans.append(failing(401))
+    with lake.transaction() as tx:
+        move(tx)
+    assert len(service.received) == 2
+    assert was_moved(lake)
+
+
 # Rebase or refuse
 
 
@@ -273,7 +283,29 @@ def test_p9_a_request_that_was_overtaken_is_fenced_off_and_never_lands(lake: fra
     assert was_moved(lake)
 
 
-def test_p9_while_nothing_fences_it_off_the_outcome_is_unknown(lake: frazil.Lake, service: RestService) -> None:
+def test_p9_a_read_table_that_moved_fences_off_the_whole(lake: frazil.Lake, service: RestService) -> None:
+    late: list[Sent] = []
+
+    def overtaken(sent: Sent) -> None:
+        late.append(sent)
+        lake.table("s.b").append([row(50, 0)])
+
+    service.plans.append(overtaken)
+    with lake.transaction(retry=patient()) as tx:
+        assert tx.table("s.b").scan(where="id < 10").count() == 2
+        tx.table("s.a").append([row(3, 0)])
+    assert isinstance(tx.result, frazil.Commit)
+    assert tx.result.attempts == 2
+    with pytest.raises(Refused):
+        late[0].apply()
+    assert lake.table("s.a").scan(where="id = 3").count() == 1
+
+
+@pytest.mark.parametrize("later", [503, 409])
+def test_p9_while_nothing_fences_it_off_the_outcome_is_unknown(
+    lake: frazil.Lake, service: RestService, later: int
+) -> None:
+    """``later``: the answer to the request that is sent again, which says nothing about the first one."""
     late: list[Sent] = []
 
     def kept(sent: Sent) -> int:
@@ -281,10 +313,10 @@ def test_p9_while_nothing_fences_it_off_the_outcome_is_unknown(lake: frazil.Lake
         if len(late) == 1:
             # Another branch: no requirement of the request notices.
             lake.table("s.a").create_branch("audit")
-        return 503
+        return 503 if len(late) == 1 else later
 
     service.plans.extend([kept] * 20)
-    tx = lake.transaction(retry=patient(), commit_id="late")
+    tx = lake.transaction(retry=patient(tries=1), commit_id="late")
     move(tx)
     with pytest.raises(frazil.CommitUnknown, match="late"):
         tx.commit()
@@ -452,7 +484,7 @@ def test_a_server_that_creates_no_tables_in_such_a_commit_is_named(
     tx.create_table("s.new", DDL, as_=[row(1, 1)])
     tx.table("s.a").append([row(3, 0)])
     files = files_of(lake.table("s.a"))
-    with pytest.raises(frazil.Unsupported, match=r"does not create s\.new in one commit with other tables"):
+    with pytest.raises(frazil.Unsupported, match=r"does not create s\.new in a transaction"):
         tx.commit()
     assert not lake.exists("s.new")
     assert files_of(lake.table("s.a")) < files

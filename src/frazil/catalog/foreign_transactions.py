@@ -114,7 +114,7 @@ class TableTransaction:
         if not made or failed.status not in _BAD_REQUEST:
             return failed.error
         return Unsupported(
-            f"{self.wording.catalog} does not create {listed(made)} in one commit with other tables",
+            f"{self.wording.catalog} does not create {listed(made)} in a transaction",
             evidence=self.wording.text(error),
             advice="Nothing was committed. Create the table first: lake.create_table(…); then write to it in a "
             "transaction",
