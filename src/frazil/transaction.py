@@ -20,7 +20,7 @@ from frazil.catalog.base import Head
 from frazil.commit.checking import conflicts_at
 from frazil.commit.combine import combined
 from frazil.commit.context import OnPhase
-from frazil.commit.halves import check_whole
+from frazil.commit.halves import check_tables
 from frazil.commit.loop import commit, commit_tables
 from frazil.commit.metadata_changes import pin
 from frazil.commit.operations import Base, Identity, Kind, MetadataChange, Operation, Read, Write, digest
@@ -347,7 +347,7 @@ class Transaction:
         found = ((each, find_commit(self.lake.catalog, head.metadata, identity)) for each, head in heads.items())
         done = {each: commit for each, commit in found if commit is not None}
         if done:
-            check_whole(self.lake.catalog, self._commit_id, heads, done)
+            check_tables(self.lake.catalog, self._commit_id, heads, done)
         return next(iter(done.values()), None)
 
     def _newest(self, ident: Ident) -> Head:

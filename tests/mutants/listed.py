@@ -892,7 +892,7 @@ MUTANTS = (
         "a repeated call takes half of a commit for the whole",
         "P40",
         "frazil.commit.multi:MultiAttempt.landed_in",
-        "check_whole(self.context.catalog, identity.commit_id, written, done)",
+        "check_whole(self.context.catalog, unit, heads, done)",
         "pass",
         tests="test_p40_a_call_that_is_repeated",
         unseen="the simulated lake has one table",

@@ -41,8 +41,8 @@ def trace_of(prepared: Prepared, head: Head | None) -> Trace:
         return Trace.UNCLEAR
     if added_snapshots(prepared.proposal.updates):
         return Trace.ABSENT
-    is_kept = prepared.proposal.record is not None and not records.records_are_full(head.metadata)
-    return Trace.ABSENT if is_kept else Trace.UNCLEAR
+    is_kept = records.keeps_records_since(head.metadata, prepared.head.location)
+    return Trace.ABSENT if prepared.proposal.record is not None and is_kept else Trace.UNCLEAR
 
 
 def is_fenced(prepared: Sequence[Prepared], guards: Sequence[Guard], heads: Mapping[Ident, Head | None]) -> bool:

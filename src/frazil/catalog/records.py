@@ -93,6 +93,15 @@ def records_are_full(metadata: TableMetadata) -> bool:
     return sum(1 for _ in _kept(metadata)) >= KEPT
 
 
+def keeps_records_since(metadata: TableMetadata, location: str) -> bool:
+    """Whether a record made after the version at this location is still kept: newer ones would have to push it out."""
+    if not records_are_full(metadata):
+        return True
+    log = [entry["metadata-file"] for entry in metadata.raw.get("metadata-log") or ()]
+    # Each of these versions, and the newest one, may have brought one record.
+    return location in log and len(log) - log.index(location) <= KEPT
+
+
 def keeps_since(metadata: TableMetadata, since_ms: int) -> bool:
     """Whether nothing that was recorded at this time or later has been removed: a record that is missing never was."""
     number = metadata.last_sequence_number

@@ -10,16 +10,26 @@ from collections.abc import Mapping, Sequence
 
 from frazil.catalog.base import Catalog, Head
 from frazil.catalog.records import find_record, keeps_since
+from frazil.commit.unit import CommitUnit
 from frazil.errors import NoSuchTable, PartlyCommitted
 from frazil.model import Commit, Ident
 from frazil.wording import listed
 
 
-def check_whole(catalog: Catalog, commit_id: str, heads: Mapping[Ident, Head], done: Mapping[Ident, Commit]) -> None:
+def check_whole(catalog: Catalog, unit: CommitUnit, heads: Mapping[Ident, Head], done: Mapping[Ident, Commit]) -> None:
     """Raises PartlyCommitted if a commit that was found in some of its tables is certainly not in the others.
 
-    ``heads``: of all tables that it wrote to. ``done``: of those it was found in.
+    ``done``: those that it was found in. A commit with the same id that may have had other tables proves nothing.
     """
+    written = {each.ident: heads[each.ident] for each in unit.written}
+    records = (find_record(written[ident].metadata, unit.identity.commit_id) for ident in done)
+    is_own = any(each.has_landed_in(written[each.ident].metadata) for each in unit.written)
+    if is_own or any(each is not None and each.digest == unit.identity.digest for each in records):
+        check_tables(catalog, unit.identity.commit_id, written, done)
+
+
+def check_tables(catalog: Catalog, commit_id: str, heads: Mapping[Ident, Head], done: Mapping[Ident, Commit]) -> None:
+    """The same of a commit to exactly these tables."""
     if catalog.capabilities.records_commit_ids or len(done) == len(heads):
         return
     found = (heads[ident].metadata.snapshot(commit.snapshot_id or 0) for ident, commit in done.items())

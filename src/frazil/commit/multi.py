@@ -110,8 +110,7 @@ class MultiAttempt:
                     table.remove_everything()
         if not done:
             return None
-        written = {each.ident: heads[each.ident] for each in unit.written}
-        check_whole(self.context.catalog, identity.commit_id, written, done)
+        check_whole(self.context.catalog, unit, heads, done)
         self.progress.lands()
         return Landed(several(unit, self.progress, done))
 
