@@ -96,6 +96,31 @@ class CommitUnknown(FrazilError):
         super().__init__(problem, evidence=evidence, advice=advice)
 
 
+class PartlyCommitted(FrazilError):
+    """A catalog that is not atomic over tables applied half of a transaction. Nothing was deleted.
+
+    ``committed`` and ``missing`` name the tables that have it and those that do not.
+    """
+
+    safe_to_delete_staged = False
+    who_must_act = "operator"
+
+    def __init__(
+        self,
+        problem: str,
+        *,
+        commit_id: str = "",
+        committed: tuple[str, ...] = (),
+        missing: tuple[str, ...] = (),
+        evidence: str | None = None,
+        advice: str | None = None,
+    ) -> None:
+        self.commit_id = commit_id
+        self.committed = committed
+        self.missing = missing
+        super().__init__(problem, evidence=evidence, advice=advice)
+
+
 class InvalidInput(FrazilError):
     """The call itself is wrong; nothing was written."""
 

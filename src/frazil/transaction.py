@@ -20,6 +20,7 @@ from frazil.catalog.base import Head
 from frazil.commit.checking import conflicts_at
 from frazil.commit.combine import combined
 from frazil.commit.context import OnPhase
+from frazil.commit.halves import check_tables
 from frazil.commit.loop import commit, commit_tables
 from frazil.commit.metadata_changes import pin
 from frazil.commit.operations import Base, Identity, Kind, MetadataChange, Operation, Read, Write, digest
@@ -230,6 +231,7 @@ class Transaction:
             self._check_new(ident)
             schema, as_ = self.lake.schema_of(schema, as_)
             made = self.lake.new_metadata(ident, schema, partition_by, sort_by, keys, properties, location, comment)
+            made = self.lake.catalog.stage(ident, made)
         self._tables[ident] = PinnedTable(Head("", made, self.lake.runtime.now_ms()), made)
         table = self.table(name)
         if as_ is not None:
@@ -242,6 +244,7 @@ class Transaction:
         ident = Ident.parse(name)
         with self._noting():
             self._check_several("drop_table() in a transaction")
+            self._check_drops(ident)
             table = self._pinned(ident)
         self._drop_files(table)
         table.operations, table.bases, table.is_dropped = [], [], True
@@ -348,18 +351,23 @@ class Transaction:
         ident = self._touched
         if ident is None or self._commit_id is None:
             return None
-        identity = Identity(self._commit_id, self._digest(self._written or [ident]), given=True)
-        for each in self._written or [ident]:
-            table = self._tables[each]
-            try:
-                metadata = self.lake.catalog.load(each).metadata
-            except NoSuchTable:
-                if not (table.is_made or table.is_dropped):
-                    raise
-                metadata = table.head.metadata
-            if (found := find_commit(self.lake.catalog, metadata, identity)) is not None:
-                return found
-        return None
+        written = self._written or [ident]
+        identity = Identity(self._commit_id, self._digest(written), given=True)
+        heads = {each: self._newest(each) for each in written}
+        found = ((each, find_commit(self.lake.catalog, head.metadata, identity)) for each, head in heads.items())
+        done = {each: commit for each, commit in found if commit is not None}
+        if done:
+            check_tables(self.lake.catalog, self._commit_id, heads, done)
+        return next(iter(done.values()), None)
+
+    def _newest(self, ident: Ident) -> Head:
+        table = self._tables[ident]
+        try:
+            return self.lake.catalog.load(ident)
+        except NoSuchTable:
+            if not (table.is_made or table.is_dropped):
+                raise
+            return table.head
 
     @property
     def _was_committed(self) -> bool:
@@ -463,10 +471,17 @@ class Transaction:
         """Raises Unsupported where the catalog cannot swap several tables at once."""
         if not self._swaps_tables:
             raise Unsupported(
-                f"The catalog {self.lake.catalog.name} commits one table at a time and does not take {what}",
+                f"The catalog {self.lake.uri} commits one table at a time and does not take {what}",
                 advice="Commit one table after the other, each with a commit_id, so that the rest can be repeated; or "
                 "write to branches and fast-forward them at the end; or keep the tables in a catalog on SQLite or "
-                "Postgres",
+                "Postgres, or on a REST server with the endpoint transactions/commit",
+            )
+
+    def _check_drops(self, ident: Ident) -> None:
+        if not self.lake.catalog.capabilities.drops_in_swap:
+            raise Unsupported(
+                f"The catalog {self.lake.uri} does not drop tables in a transaction: {ident} was left alone",
+                advice=f"Drop it after the commit: lake.drop_table({str(ident)!r})",
             )
 
     def _keep(self, ident: Ident, operation: Operation, base: TableMetadata) -> None:

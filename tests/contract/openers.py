@@ -18,6 +18,7 @@ from frazil.catalog.base import OpenedCatalog
 from frazil.catalog.open import open_catalog
 from frazil.catalog.postgres import PostgresStore
 from frazil.catalog.sqlite import SqliteStore
+from rest_service import RestService, serving
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,8 @@ class Opener:
     """May other processes open it?"""
     ours: bool = True
     """Does it keep changes and name all tables at one instant? Said here, so that a catalog that stops is noticed."""
+    swaps: bool = False
+    """A catalog that is not ours: does it take several tables in one swap?"""
     notyet: Mapping[str, str] = field(default_factory=dict)
     """Tests that the software behind this catalog cannot pass, each with the reason; they are skipped with it."""
 
@@ -69,6 +72,13 @@ def _glue(request: pytest.FixtureRequest, _folder: Path) -> Address:
     return Address("glue://", server.create_bucket("lake") + "/wh", server.properties)
 
 
+def _rest(request: pytest.FixtureRequest, folder: Path) -> Address:
+    running = serving(RestService(folder / "warehouse"))
+    service = running.__enter__()
+    request.addfinalizer(lambda: running.__exit__(None, None, None))
+    return Address(service.url)
+
+
 OPENERS: list[Opener] = [
     Opener("memory", _memory, processes=False),
     Opener("sqlite", _folder),
@@ -94,6 +104,8 @@ OPENERS: list[Opener] = [
         },
     ),
 ]
+REST = Opener("rest", _rest, ours=False, swaps=True)
+"""Only for swaps of several tables: Iceberg's own server decides the rest (tests/interop/test_rest_catalog.py)."""
 
 
 # The databases below the SQL catalogs

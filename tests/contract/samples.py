@@ -39,7 +39,9 @@ def new_metadata(location: str, properties: dict[str, str] | None = None) -> Tab
 def create_table(opened: OpenedCatalog, ident: Ident = EVENTS, properties: dict[str, str] | None = None) -> Head:
     if ident.namespace not in opened.catalog.namespaces():
         opened.catalog.create_namespace(ident.namespace, {})
-    location = f"{opened.warehouse}/{'/'.join(ident.namespace)}/{ident.name}-{uuid.uuid4().hex[:8]}"
+    # Without a warehouse the catalog's server chooses the location.
+    folder = f"{opened.warehouse}/{'/'.join(ident.namespace)}/{ident.name}-{uuid.uuid4().hex[:8]}"
+    location = "" if opened.warehouse is None else folder
     return opened.catalog.create(ident, new_metadata(location, properties))
 
 

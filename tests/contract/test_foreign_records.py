@@ -13,6 +13,8 @@ from frazil.catalog.records import (
     KEPT,
     PROPERTY,
     find_record,
+    keeps_records_since,
+    keeps_since,
     property_updates,
     record_from_summary,
     records_are_full,
@@ -135,3 +137,33 @@ def test_what_was_asked_of_a_head_is_met_by_it_and_unmet_once_it_changed() -> No
         assert len(unmet(asked, TableMetadata({**head.raw, key: value}))) == 1, key
     assert unmet([{"type": "assert-of-the-future"}], head) == ()
     assert orjson.loads(orjson.dumps(asked)) == list(asked)
+
+
+@pytest.mark.parametrize(("later", "is_kept"), [(KEPT - 1, True), (KEPT, True), (KEPT + 1, False)])
+def test_p40_a_record_is_known_to_be_kept_while_too_few_versions_followed_to_push_it_out(
+    later: int, is_kept: bool
+) -> None:
+    metadata = empty_metadata("memory:///t")
+    records = {f"{PROPERTY}{n}": "{}" for n in range(KEPT)}
+    log = [{"metadata-file": name, "timestamp-ms": 0} for name in ("older", "base", *map(str, range(later - 1)))]
+    full = TableMetadata({**metadata.raw, "properties": records, "metadata-log": log})
+    assert keeps_records_since(full, "base") is is_kept
+    assert not keeps_records_since(full, "unknown")
+    assert keeps_records_since(TableMetadata({**full.raw, "properties": {}}), "unknown")
+
+
+def test_p40_a_record_is_missing_only_where_no_snapshot_since_has_expired() -> None:
+    metadata = empty_metadata("memory:///t")
+
+    def table(*numbers: int, last: int) -> TableMetadata:
+        snapshots = [
+            {"snapshot-id": n, "sequence-number": n, "timestamp-ms": n * 1_000_000, "summary": {"operation": "append"}}
+            for n in numbers
+        ]
+        return TableMetadata({**metadata.raw, "snapshots": snapshots, "last-sequence-number": last})
+
+    assert keeps_since(table(last=0), 0)
+    assert keeps_since(table(1, 2, 3, last=3), 0)
+    assert keeps_since(table(2, 3, last=3), 3_000_000), "an older snapshot than the commit is kept"
+    assert not keeps_since(table(3, last=3), 3_000_000)
+    assert not keeps_since(table(1, 3, last=3), 2_000_000)

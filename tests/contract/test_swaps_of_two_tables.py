@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from contract.openers import Opener
-from contract.samples import EVENTS, create_table, prepared, set_property
+from contract.openers import OPENERS, REST, Opener
+from contract.samples import EVENTS, add_column, create_table
 from frazil.catalog._sql_records import CHANGES_KEPT, oldest_kept
 from frazil.catalog.base import (
+    Catalog,
     ChangeRecord,
     CommitRecord,
     Committed,
@@ -238,17 +239,43 @@ def test_p40_swaps_of_the_same_tables_never_deadlock(postgres_uri: str) -> None:
         assert seen == [EVENTS, OTHER, EVENTS, OTHER]
 
 
+@pytest.mark.parametrize("opener", [*OPENERS, REST], ids=lambda each: each.name, indirect=True)
 def test_a_catalog_swaps_two_tables_or_refuses_before_it_sends(opened: OpenedCatalog, opener: Opener) -> None:
     catalog = opened.catalog
+    assert catalog.capabilities.swaps_tables is (opener.ours or opener.swaps)
     before = create_table(opened), create_table(opened, OTHER)
-    ready = prepared(catalog, "1"), prepared(catalog, "1", OTHER)
-    if not opener.ours:
+    swap = prepared_column(catalog, EVENTS, before[0], "k"), prepared_column(catalog, OTHER, before[1], "k")
+    if not catalog.capabilities.swaps_tables:
         with pytest.raises(Unsupported, match="2 tables at once"):
-            catalog.swap(*ready)
-        assert (catalog.load(EVENTS).location, catalog.load(OTHER).location) == tuple(each.location for each in before)
+            catalog.swap(*swap)
+        assert [catalog.load(ident).location for ident in (EVENTS, OTHER)] == [each.location for each in before]
         return
-    assert isinstance(catalog.swap(*ready), Committed)
-    assert [catalog.load(ident).metadata.properties["k"] for ident in (EVENTS, OTHER)] == ["1", "1"]
-    late = catalog.prepare(EVENTS, before[0], set_property(before[0], "2")), prepared(catalog, "2", OTHER)
-    assert catalog.swap(*late) == Stale(ready[0].location, EVENTS)
-    assert catalog.load(OTHER).metadata.properties["k"] == "1"
+    assert isinstance(catalog.swap(*swap), Committed)
+    after = catalog.load(EVENTS), catalog.load(OTHER)
+    assert [len(each.metadata.schema().fields) for each in after] == [3, 3]
+    late = prepared_column(catalog, EVENTS, before[0], "x"), prepared_column(catalog, OTHER, after[1], "x")
+    assert catalog.swap(*late) == Stale(after[0].location, EVENTS)
+    assert catalog.load(OTHER).location == after[1].location
+
+
+SWAPPING = [each for each in (*OPENERS, REST) if each.ours or each.swaps]
+
+
+@pytest.mark.parametrize("opener", SWAPPING, ids=lambda each: each.name, indirect=True)
+def test_p40_a_catalog_that_swaps_tables_compares_what_was_only_read(opened: OpenedCatalog) -> None:
+    catalog = opened.catalog
+    read, _ = create_table(opened), create_table(opened, OTHER)
+    # By its columns: the table has no snapshots.
+    guard = Guard(EVENTS, read.location, requirements=add_column(read, "k").requirements)
+    first = prepared_column(catalog, OTHER, catalog.load(OTHER), "k")
+    assert isinstance(catalog.swap(first, guards=[guard]), Committed)
+    assert isinstance(catalog.swap(prepared_column(catalog, EVENTS, read, "k")), Committed)
+    moved, before = catalog.load(EVENTS).location, catalog.load(OTHER)
+    assert catalog.swap(prepared_column(catalog, OTHER, before, "x"), guards=[guard]) == Stale(moved, EVENTS)
+    assert catalog.load(OTHER).location == before.location
+
+
+def prepared_column(catalog: Catalog, ident: Ident, head: Head, name: str) -> Prepared:
+    """With a commit id, as every commit to several tables has one."""
+    record = CommitRecord(head.metadata.uuid, f"add-{name}", "d", None, 0)
+    return catalog.prepare(ident, head, replace(add_column(head, name), record=record))

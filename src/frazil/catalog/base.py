@@ -40,6 +40,10 @@ class Unknown:
     """The swap was sent and no answer can be trusted. It may be committed now, later or never."""
 
     cause: str
+    landed: tuple[Ident, ...] = ()
+    """The tables that have it while others have not: the catalog applied half of it."""
+    missing: tuple[Ident, ...] = ()
+    """These others."""
 
 
 Outcome = Committed | Stale | Unknown
@@ -256,6 +260,8 @@ class Guard:
     location: str
     record: CommitRecord | None = None
     """The commit id, where the commit found nothing left to do in this table."""
+    requirements: tuple[dict[str, Any], ...] = ()
+    """What must hold of it, for catalogs that compare requirements and not locations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +272,8 @@ class Capabilities:
     """A Stale answer proves that the swap was not and will not be committed. False behind a network (rule P30)."""
     swaps_tables: bool = False
     """Several tables in one swap, with guards."""
+    drops_in_swap: bool = False
+    """A swap may also remove a table."""
     atomic: bool = True
     """False: the catalog has no compare-and-swap (Hive's lock); offered with a warning."""
 
@@ -460,6 +468,12 @@ class Catalog(Protocol):
 
 class TableDirectory(Protocol):
     """What a lake needs besides: names."""
+
+    def stage(self, ident: Ident, metadata: TableMetadata) -> TableMetadata:
+        """The first version of a table that a commit will make, with the ids and the location that it will have.
+
+        Raises TableExists, NoSuchNamespace.
+        """
 
     def create(self, ident: Ident, metadata: TableMetadata) -> Head:
         """Raises TableExists, NoSuchNamespace."""

@@ -13,14 +13,13 @@ import contextlib
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pydantic
 from pyiceberg.catalog import Catalog as PyIcebergCatalog
 from pyiceberg.table import Table
-from pyiceberg.table.update import TableRequirement, TableUpdate
 
 from frazil import _fork
 from frazil.catalog import _refusals, foreign_open, records
@@ -42,7 +41,9 @@ from frazil.catalog.base import (
     Unknown,
 )
 from frazil.catalog.foreign_errors import Failure, Subject, Wording, failure, translated
-from frazil.catalog.requirements import is_fenced_off, merged, ref_requirements, table_uuid
+from frazil.catalog.foreign_outcomes import added_snapshots, cannot_land, has_landed
+from frazil.catalog.foreign_transactions import REQUIREMENTS, UPDATES, TableTransaction
+from frazil.catalog.requirements import creation, merged, must_not_exist, ref_requirements, table_uuid
 from frazil.errors import (
     CatalogUnavailable,
     CommitUnknown,
@@ -56,10 +57,9 @@ from frazil.format.metadata import TableMetadata
 from frazil.format.storage import Storage
 from frazil.model import Ident
 from frazil.runtime import Runtime
+from frazil.wording import counted
 
 _LOG = logging.getLogger(__name__)
-_UPDATES: pydantic.TypeAdapter[tuple[TableUpdate, ...]] = pydantic.TypeAdapter(tuple[TableUpdate, ...])
-_REQUIREMENTS: pydantic.TypeAdapter[tuple[TableRequirement, ...]] = pydantic.TypeAdapter(tuple[TableRequirement, ...])
 
 _STORAGE_KEYS = ("s3.", "client.", "gcs.", "adls.", "hdfs.", "oss.")
 _LOADED_KEPT = 64
@@ -127,7 +127,12 @@ class ForeignCatalog:
         reopen: Callable[[], PyIcebergCatalog] | None = None,
     ) -> None:
         self.name = catalog.name
-        self.capabilities = Capabilities(records_commit_ids=False, stale_is_certain=False, atomic=atomic)
+        self.capabilities = Capabilities(
+            records_commit_ids=False,
+            stale_is_certain=False,
+            swaps_tables=getattr(catalog, "takes_transactions", False),
+            atomic=atomic,
+        )
         self._catalog = catalog
         self._storage = storage
         self._runtime = runtime
@@ -158,27 +163,35 @@ class ForeignCatalog:
 
     def prepare(self, ident: Ident, head: Head, proposal: Proposal) -> Prepared:
         """Nothing is written. The requirements no commit may lack (rule P29) and the commit id's property are added."""
-        updates = proposal.updates
-        if proposal.record is not None and not _added_snapshots(updates):
+        updates = proposal.updates if head.location else (*creation(head.metadata), *proposal.updates)
+        if proposal.record is not None and not added_snapshots(updates):
             updates += records.property_updates(head.metadata, proposal.record, self._runtime.now_ms())
-        needed = [table_uuid(head.metadata), *ref_requirements(head.metadata, updates)]
-        requirements = merged(needed, proposal.requirements)
+        if head.location:
+            needed = [table_uuid(head.metadata), *ref_requirements(head.metadata, updates)]
+            requirements = merged(needed, proposal.requirements)
+        else:
+            requirements = (must_not_exist(),)
         return Prepared(ident, head, replace(proposal, updates=updates, requirements=requirements))
 
     def swap(self, *prepared: Prepared, guards: Sequence[Guard] = ()) -> Outcome:
         """Send it. Committed may name a later location than this commit's own, when it was found afterwards."""
-        if len(prepared) + len(guards) != 1:
+        if len(prepared) == 1 and not guards and prepared[0].head.location:
+            return self._swap(prepared[0])
+        if not self.capabilities.swaps_tables or any(each.drops for each in prepared):
             raise Unsupported(
-                f"{self._wording.catalog} cannot commit to {len(prepared) + len(guards)} tables at once",
+                f"{self._wording.catalog} cannot commit to {counted(len(prepared) + len(guards), 'table')} at once",
                 advice="Commit to one table at a time, or use a catalog of Frazil on SQLite or Postgres",
             )
-        return self._swap(prepared[0])
+        if self._read_only:
+            raise _refusals.opened_read_only(self._shown)
+        client: Any = self._current()
+        return TableTransaction(client, self.load, self._runtime, self._wording, prepared, tuple(guards)).run()
 
     def _swap(self, prepared: Prepared) -> Outcome:
         if self._read_only:
             raise _refusals.opened_read_only(self._shown)
-        requirements = _REQUIREMENTS.validate_python(prepared.proposal.requirements)
-        updates = _UPDATES.validate_python(prepared.proposal.updates)
+        requirements = REQUIREMENTS.validate_python(prepared.proposal.requirements)
+        updates = UPDATES.validate_python(prepared.proposal.updates)
         table = self._table(prepared.ident)
         if table is None:
             return Stale(None)
@@ -229,6 +242,15 @@ class ForeignCatalog:
 
     # Tables: create, register, drop, rename, list
 
+    def stage(self, ident: Ident, metadata: TableMetadata) -> TableMetadata:
+        """What the server would make of it. Nothing is created."""
+        client: Any
+        with self._changing(ident) as client:
+            _check_free(client, ident)
+            table = client.stage_table(_identifier(ident), **_parts(metadata))
+        self._grant(table)
+        return self._parsed(ident, table)
+
     def create(self, ident: Ident, metadata: TableMetadata) -> Head:
         """Create an empty table. A server hands out field ids itself, and the location where ``metadata`` has none."""
         with self._changing(ident) as catalog:
@@ -247,19 +269,9 @@ class ForeignCatalog:
             raise
 
     def _create_by_server(self, ident: Ident, metadata: TableMetadata) -> Head:
-        properties = dict(metadata.properties)
-        if metadata.format_version != 2:
-            properties["format-version"] = str(metadata.format_version)
         try:
             with self._changing(ident) as catalog:
-                table = catalog.create_table(
-                    _identifier(ident),
-                    schema=metadata.schema(),
-                    location=metadata.location or None,
-                    partition_spec=metadata.spec(),
-                    sort_order=metadata.sort_order(),
-                    properties=properties,
-                )
+                table = catalog.create_table(_identifier(ident), **_parts(metadata))
         except (TableExists, CatalogUnavailable):
             # A client may send twice, and an answer may be lost: a table at the very location asked for is this one.
             asked = metadata.location
@@ -389,10 +401,12 @@ class ForeignCatalog:
     def _head(self, ident: Ident, table: Table) -> Head:
         self._remember(ident, table)
         self._grant(table)
+        return Head(table.metadata_location or "", self._parsed(ident, table), self._runtime.now_ms())
+
+    def _parsed(self, ident: Ident, table: Table) -> TableMetadata:
         # BaseModel's own method: PyIceberg's refuses format version 3, and parse() has the error for that.
         data = pydantic.BaseModel.model_dump_json(table.metadata, by_alias=True, exclude_none=True).encode()
-        location = table.metadata_location or ""
-        return Head(location, TableMetadata.parse(data, location or str(ident)), self._runtime.now_ms())
+        return TableMetadata.parse(data, table.metadata_location or str(ident))
 
     def _remember(self, ident: Ident, table: Table) -> None:
         with self._lock:
@@ -434,47 +448,23 @@ class ForeignCatalog:
             return []
 
 
-def has_landed(proposal: Proposal, metadata: TableMetadata) -> bool:
-    """Whether this very proposal is in the table: by the snapshots it adds, ancestors or not; else by its commit id."""
-    if added := _added_snapshots(proposal.updates):
-        return all(metadata.has_snapshot(snapshot_id) for snapshot_id in added)
-    return proposal.record is not None and records.find_record(metadata, proposal.record.commit_id) is not None
-
-
-def cannot_land(prepared: Prepared, metadata: TableMetadata) -> bool:
-    """Whether a head without the commit proves that it was not committed and never will be (rules P9, P30).
-
-    A requirement unmet for good fences off every copy still on its way. And the commit was not made and rolled back:
-    each branch it moves leads from the head back to its base without a gap.
-    """
-    if metadata.uuid != prepared.head.metadata.uuid or not is_fenced_off(prepared.proposal.requirements, metadata):
-        return False
-    branches = [update["ref-name"] for update in prepared.proposal.updates if update["action"] == "set-snapshot-ref"]
-    if _added_snapshots(prepared.proposal.updates):
-        return all(_unbroken(prepared.head.metadata, metadata, branch) for branch in branches)
-    return prepared.proposal.record is not None and not records.records_are_full(metadata)
-
-
-def _unbroken(base: TableMetadata, head: TableMetadata, branch: str) -> bool:
-    wanted = base.ref_snapshot_id(branch)
-    if head.ref_snapshot_id(branch) is None:
-        return wanted is None and not head.raw.get("snapshots")
-    last = None
-    for last in head.ancestors(head.ref_snapshot_id(branch)):
-        if last.snapshot_id == wanted:
-            return True
-    # PyIceberg's expiry clears the parents of what it keeps, so "no parent" alone does not prove a first one.
-    first = base.last_sequence_number + 1
-    return wanted is None and last is not None and (last.parent_snapshot_id, last.sequence_number) == (None, first)
-
-
 def storage_properties(properties: Mapping[str, Any]) -> dict[str, str]:
     """PyIceberg's file properties among a catalog's."""
     return {key: str(value) for key, value in properties.items() if key.startswith(_STORAGE_KEYS)}
 
 
-def _added_snapshots(updates: Iterable[Mapping[str, Any]]) -> list[int]:
-    return [update["snapshot"]["snapshot-id"] for update in updates if update["action"] == "add-snapshot"]
+def _parts(metadata: TableMetadata) -> dict[str, Any]:
+    """A table to be made, in the arguments of PyIceberg's clients."""
+    properties = dict(metadata.properties)
+    if metadata.format_version != 2:
+        properties["format-version"] = str(metadata.format_version)
+    return {
+        "schema": metadata.schema(),
+        "location": metadata.location or None,
+        "partition_spec": metadata.spec(),
+        "sort_order": metadata.sort_order(),
+        "properties": properties,
+    }
 
 
 def _check_free(catalog: PyIcebergCatalog, ident: Ident) -> None:

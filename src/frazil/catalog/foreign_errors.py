@@ -55,8 +55,8 @@ _AWS_DENIED = frozenset(
     }
 )
 _AWS_BUSY = frozenset({"ThrottlingException", "Throttling", "RequestLimitExceeded", "ServiceUnavailable"})
-Subject = Ident | tuple[str, ...]
-"""A table or a namespace; the empty one is the catalog itself."""
+Subject = Ident | tuple[str, ...] | str
+"""A table or a namespace, of which the empty one is the catalog itself; or the names of several tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +91,8 @@ class Failure:
     """True: the server refused this very request, or never got it: it is not on its way any more."""
     error: FrazilError | None = None
     """Raised when the commit is absent and the table unchanged: a retry would get the same answer."""
+    status: int | None = None
+    """Of HTTP, where there is one."""
 
 
 @contextlib.contextmanager
@@ -118,6 +120,8 @@ def as_ours(error: Exception, wording: Wording, subject: Subject, target: Ident 
 
 
 def _about_names(error: BaseException, subject: Subject, target: Ident | None) -> FrazilError | None:
+    if isinstance(subject, str):
+        return None
     if isinstance(subject, Ident):
         if isinstance(error, theirs.NoSuchTableError | theirs.NoSuchIdentifierError):
             return _refusals.no_such_table(subject)
@@ -161,7 +165,7 @@ def _about_access(error: Exception, wording: Wording, subject: str) -> FrazilErr
     return None
 
 
-def failure(error: Exception, wording: Wording, subject: Ident) -> Failure:
+def failure(error: Exception, wording: Wording, subject: Subject) -> Failure:
     """What the exception of a commit proves (rule P30)."""
     cause = f"{type(error).__name__}: {wording.text(error)}"
     if _was_never_sent(error):
@@ -170,7 +174,7 @@ def failure(error: Exception, wording: Wording, subject: Ident) -> Failure:
     if code is not None:
         # 408: the server gave up waiting, which decides nothing. 5xx is an unknown state to Iceberg's own clients too.
         answered = (400 <= code < 500 and code != 408) or code == 501
-        return Failure(cause, answered, _refusal(error, wording, subject) if answered and code != 409 else None)
+        return Failure(cause, answered, _refusal(error, wording, subject) if answered and code != 409 else None, code)
     if _is_boto(error, "ClientError"):
         # A request that botocore sent twice may have succeeded the first time, whatever the second answer is.
         answered = aws_retries(error) == 0 and (aws_status(error) or 500) < 500
@@ -206,16 +210,15 @@ def _aws_metadata(error: BaseException) -> dict[str, Any]:
     return error.response.get("ResponseMetadata", {}) if _is_boto(error, "ClientError") else {}  # type: ignore[attr-defined]
 
 
-def _refusal(error: Exception, wording: Wording, subject: Ident) -> FrazilError:
+def _refusal(error: Exception, wording: Wording, subject: Subject) -> FrazilError:
+    problem = f"{wording.catalog} refused the change of {_named(subject)}"
     if status_code(error) in (400, 422):
-        return InvalidInput(f"{wording.catalog} refused the change of {subject}", evidence=wording.text(error))
-    return as_ours(error, wording, subject) or CatalogUnavailable(
-        f"{wording.catalog} refused the change of {subject}", evidence=wording.text(error)
-    )
+        return InvalidInput(problem, evidence=wording.text(error))
+    return as_ours(error, wording, subject) or CatalogUnavailable(problem, evidence=wording.text(error))
 
 
 def _named(subject: Subject) -> str:
-    return str(subject) if isinstance(subject, Ident) else ".".join(subject) or "its namespaces"
+    return str(subject) if isinstance(subject, Ident | str) else ".".join(subject) or "its namespaces"
 
 
 def _is_denied(error: BaseException) -> bool:

@@ -40,7 +40,7 @@ _TABLES_REMEMBERED = 64
 class PointerCatalog:
     """Reads the pointer afresh in every load; only the files it points to, which never change, are remembered."""
 
-    capabilities = Capabilities(records_commit_ids=True, stale_is_certain=True, swaps_tables=True)
+    capabilities = Capabilities(records_commit_ids=True, stale_is_certain=True, swaps_tables=True, drops_in_swap=True)
 
     def __init__(self, store: LakeStore, storage: Storage, runtime: Runtime = SYSTEM) -> None:
         self.name = store.name
@@ -119,6 +119,9 @@ class PointerCatalog:
             return False
 
     # Tables
+
+    def stage(self, ident: Ident, metadata: TableMetadata) -> TableMetadata:  # noqa: ARG002 - the commit checks the name
+        return metadata
 
     def create(self, ident: Ident, metadata: TableMetadata) -> Head:
         location = self._write(metadata, 0)

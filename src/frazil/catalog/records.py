@@ -22,6 +22,7 @@ COMMIT_DIGEST = "frazil.commit-digest"
 PROPERTY = "frazil.commit."
 KEPT = 100
 
+_CLOCKS_DIFFER_MS = 60_000
 # Glue takes parameter names of up to 255 characters.
 _LONGEST_ID = 200
 _COUNTS = {
@@ -90,6 +91,24 @@ def property_updates(metadata: TableMetadata, record: CommitRecord, now_ms: int)
 def records_are_full(metadata: TableMetadata) -> bool:
     """True: a record that is missing may have been removed."""
     return sum(1 for _ in _kept(metadata)) >= KEPT
+
+
+def keeps_records_since(metadata: TableMetadata, location: str) -> bool:
+    """Whether a record made after the version at this location is still kept: newer ones would have to push it out."""
+    if not records_are_full(metadata):
+        return True
+    log = [entry["metadata-file"] for entry in metadata.raw.get("metadata-log") or ()]
+    # Each of these versions, and the newest one, may have brought one record.
+    return location in log and len(log) - log.index(location) <= KEPT
+
+
+def keeps_since(metadata: TableMetadata, since_ms: int) -> bool:
+    """Whether nothing that was recorded at this time or later has been removed: a record that is missing never was."""
+    number = metadata.last_sequence_number
+    kept = {each.sequence_number: each.timestamp_ms for each in metadata.snapshots()}
+    while number in kept and kept[number] >= since_ms - _CLOCKS_DIFFER_MS:
+        number -= 1
+    return (number == 0 or number in kept) and not records_are_full(metadata)
 
 
 def _property(commit_id: str) -> str:

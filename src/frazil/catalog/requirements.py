@@ -62,12 +62,36 @@ def ref_requirements(metadata: TableMetadata, updates: Iterable[Update]) -> Iter
                 yield _ref(metadata, name)
 
 
+def creation(metadata: TableMetadata) -> tuple[Json, ...]:
+    """The updates that make an empty table of this first version, ids and location included."""
+    schema, spec, order = metadata.raw["schemas"][0], metadata.raw["partition-specs"][0], metadata.raw["sort-orders"][0]
+    found: list[Json] = [
+        {"action": "assign-uuid", "uuid": metadata.uuid},
+        {"action": "upgrade-format-version", "format-version": metadata.format_version},
+        {"action": "add-schema", "schema": schema, "last-column-id": metadata.last_column_id},
+        # -1: the one that was added last.
+        {"action": "set-current-schema", "schema-id": -1},
+        {"action": "add-spec", "spec": spec},
+        {"action": "set-default-spec", "spec-id": -1},
+        {"action": "add-sort-order", "sort-order": order},
+        {"action": "set-default-sort-order", "sort-order-id": -1},
+        {"action": "set-location", "location": metadata.location},
+    ]
+    if metadata.properties:
+        found.append({"action": "set-properties", "updates": dict(metadata.properties)})
+    return tuple(found)
+
+
 def layout_requirements(metadata: TableMetadata) -> tuple[Json, ...]:
     """Schema, partitioning and sort order all as they are in ``metadata``: a change of one depends on the others.
 
     *Without:* a column is dropped while another writer partitions by it, and both are committed.
     """
     return (_schema_id(metadata), _spec_id(metadata), _last_partition_id(metadata), _sort_order_id(metadata))
+
+
+def must_not_exist() -> Json:
+    return {"type": "assert-create"}
 
 
 def table_uuid(metadata: TableMetadata) -> Json:

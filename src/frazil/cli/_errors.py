@@ -23,6 +23,7 @@ INTERRUPTED = 130
 EXIT_CODES: dict[type[errors.FrazilError], int] = {
     errors.CommitFailed: CONFLICT,
     errors.CommitUnknown: COMMIT_UNKNOWN,
+    errors.PartlyCommitted: COMMIT_UNKNOWN,
     errors.NoSuchTable: NOT_FOUND,
     errors.NoSuchNamespace: NOT_FOUND,
     errors.CatalogUnavailable: UNAVAILABLE,

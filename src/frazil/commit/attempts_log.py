@@ -14,7 +14,7 @@ from frazil.catalog.base import AttemptsRecord
 from frazil.commit.context import CommitContext
 from frazil.commit.progress import Progress
 from frazil.commit.unit import CommitUnit, TableUnit
-from frazil.errors import CatalogUnavailable, CommitUnknown, ConflictError, RetriesExhausted
+from frazil.errors import CatalogUnavailable, CommitUnknown, ConflictError, PartlyCommitted, RetriesExhausted
 from frazil.model import Conflict, Winner
 from frazil.wording import counted
 
@@ -24,6 +24,7 @@ _OUTCOMES: tuple[tuple[type[Exception], str], ...] = (
     (ConflictError, "conflict"),
     (RetriesExhausted, "exhausted"),
     (CommitUnknown, "unknown"),
+    (PartlyCommitted, "unknown"),
 )
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import assert_never
+from typing import Any, assert_never
 
 from frazil import observe
 from frazil.catalog.base import (
@@ -33,6 +33,7 @@ from frazil.commit.build import AttemptFiles
 from frazil.commit.checks import Check
 from frazil.commit.context import CommitContext, Phase
 from frazil.commit.group import GroupMembers, queue_update_of
+from frazil.commit.halves import check_whole, half_error
 from frazil.commit.progress import Progress, SwapState
 from frazil.commit.queued_writer import QueuedWriter
 from frazil.commit.resolution import MultiResolution, MultiResolver
@@ -45,6 +46,7 @@ from frazil.commit.results import (
     unchanged_commit,
     unknown_error,
 )
+from frazil.commit.snapshot_layout import distinct, write_requirements
 from frazil.commit.stages import Built, Refused
 from frazil.commit.unit import CommitUnit, TableUnit
 from frazil.errors import FrazilError, NoSuchTable, TableExists
@@ -128,6 +130,7 @@ class MultiAttempt:
                 done[table.ident] = found_commit(unit, table, self.progress, head)
         if not done:
             return None
+        check_whole(self.context.catalog, unit, heads, done)
         self.progress.lands()
         return Landed(several(unit, self.progress, done))
 
@@ -174,7 +177,7 @@ class MultiAttempt:
         prepared: list[Prepared] = []
         try:
             for table in self.unit.tables:
-                if _changes(table, built[table.ident]):
+                if self._is_sent(table, built[table.ident]):
                     prepared.append(self._prepared_table(table, built[table.ident]))
                     self.progress.reached(Phase.TABLE_PREPARED)
             # Every file is durable before the swap (rule P6).
@@ -186,9 +189,16 @@ class MultiAttempt:
             files.delete()
             raise
         guards = [
-            self._guard(each, built[each.ident]) for each in self.unit.tables if not _changes(each, built[each.ident])
+            self._guard(each, built[each.ident])
+            for each in self.unit.tables
+            if not self._is_sent(each, built[each.ident])
         ]
         return _Sent(tuple(prepared), tuple(guards))
+
+    def _is_sent(self, table: TableUnit, built: Built) -> bool:
+        """Whether the swap changes the table. Where commit ids are kept in the metadata, writing one is a change."""
+        keeps_ids = self.context.catalog.capabilities.records_commit_ids
+        return _changes(table, built) or not (keeps_ids or table.is_only_read)
 
     def _prepared_table(self, table: TableUnit, built: Built) -> Prepared:
         catalog = self.context.catalog
@@ -197,13 +207,15 @@ class MultiAttempt:
             return Prepared(table.ident, built.head, Proposal((), (), record), drops=True)
         queue_update = queue_update_of(built, None)
         proposal = built.proposal(record, queue_update, keeps_changes=catalog.changes is not None)
+        if not _changes(table, built):
+            proposal = replace(proposal, requirements=_requirements(table, built))
         return catalog.prepare(table.ident, built.head, proposal)
 
     def _guard(self, table: TableUnit, built: Built) -> Guard:
         record: CommitRecord | None = None
         if not table.is_only_read:
             record = self._of(table).commit_record(None, built.head.metadata.last_sequence_number)
-        return Guard(table.ident, built.head.location, record)
+        return Guard(table.ident, built.head.location, record, _requirements(table, built))
 
     def _swapped(self, sent: _Sent, built: Mapping[Ident, Built], files: AttemptFiles) -> MultiResolution:
         """Send the swap, resolve its outcome, and update the queue."""
@@ -267,8 +279,10 @@ class MultiAttempt:
                 self.progress.attempt_ended("stale")
                 self._withdraw(sent, files)
                 return Lost()
-            case Unknown(cause):
+            case Unknown(cause, landed, missing):
                 self.progress.attempt_ended("unknown", cause)
+                if landed:
+                    raise half_error(self.unit.identity.commit_id, landed, missing, cause)
                 raise unknown_error(self.unit, cause)
             case _:
                 assert_never(resolution.outcome)
@@ -291,6 +305,13 @@ class MultiAttempt:
                     log.forget(table.table_uuid)
         merges = ((ident, each.merge_due) for ident, each in built.items() if each.merge_due is not None)
         return Landed(several(self.unit, self.progress, done), tuple(merges))
+
+
+def _requirements(table: TableUnit, built: Built) -> tuple[dict[str, Any], ...]:
+    """What must hold of a table that is left as it is: what was looked for there is still not there."""
+    head = built.head.metadata
+    found = [each for step in table.writes for each in write_requirements(step.write, head)]
+    return distinct([*built.requirements, *found])
 
 
 def _changes(table: TableUnit, built: Built) -> bool:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from frazil.catalog.base import Catalog, CommitRecord, Committed, Guard, Head, Outcome, Prepared, Stale, Unknown
+from frazil.catalog.foreign_outcomes import Trace, is_fenced, is_gapless, trace_of
 from frazil.catalog.requirements import is_fenced_off
 from frazil.commit.operations import Identity
 from frazil.commit.retry import Retry
@@ -118,7 +119,7 @@ class Resolver:
         if self.built.snapshot_id is None:
             # A change without a snapshot leaves its trace only in the log of metadata files.
             return any(entry["metadata-file"] == before.location for entry in head.raw.get("metadata-log") or ())
-        if self.prepared.location is None and not _is_gapless(before.metadata, head):
+        if self.prepared.location is None and not is_gapless(before.metadata, head):
             # It may have landed, been rolled back and expired; no log of metadata files would tell.
             return False
         base = before.metadata.ref_snapshot_id(self.table.branch)
@@ -155,7 +156,12 @@ class MultiResolver:
 
     def resolve(self, answer: Outcome) -> MultiResolution:
         found, repeats = MultiResolution(answer), 0
-        while isinstance(found.outcome, Unknown) and repeats <= max(self.retry.fault_tries, 1):
+        # Half of it is there: to send it again would only add to that.
+        while (
+            isinstance(found.outcome, Unknown)
+            and not found.outcome.landed
+            and repeats <= max(self.retry.fault_tries, 1)
+        ):
             if repeats:
                 self.runtime.sleep(self.retry.wait_s(repeats - 1, self.runtime.random()))
             repeats += 1
@@ -165,6 +171,8 @@ class MultiResolver:
     def _send_again(self) -> MultiResolution:
         # The identical swap: harmless if the first one landed, and if it is still under way this one fences it off.
         try:
+            if not self.catalog.capabilities.stale_is_certain:
+                return self._compare_again()
             outcome = self.catalog.swap(*self.prepared, guards=self.guards)
             return self._looked_for(outcome) if isinstance(outcome, Stale) else MultiResolution(outcome)
         except FrazilError as error:
@@ -174,12 +182,30 @@ class MultiResolver:
         # The heads first: once a pointer has moved, no copy can land any more, and the records are final.
         expected = {each.ident: each.head.location for each in self.prepared}
         expected |= {each.ident: each.location for each in self.guards}
-        heads = {ident: self._head(ident) for ident in expected}
+        heads = self._heads((*self.prepared, *self.guards))
         if self._is_recorded(heads):
-            return MultiResolution(Committed(""), {ident: head.metadata for ident, head in heads.items() if head})
+            return MultiResolution(Committed(""), _metadata_of(heads))
         if all((head.location if head else "") == expected[ident] for ident, head in heads.items()):
             return MultiResolution(Unknown("No table has moved since the swap was sent, so it may still land"))
         return MultiResolution(stale)
+
+    def _compare_again(self) -> MultiResolution:
+        """The same where requirements are compared and not locations. Stale was found in fresh heads there."""
+        # A change that replaces nothing by name would be applied again, over what has landed since.
+        heads = self._heads(self.prepared)
+        if self.prepared and all(trace_of(each, heads[each.ident]) is Trace.LANDED for each in self.prepared):
+            return MultiResolution(Committed(""), _metadata_of(heads))
+        outcome = self.catalog.swap(*self.prepared, guards=self.guards)
+        if not isinstance(outcome, Stale):
+            return MultiResolution(outcome)
+        if not is_fenced(self.prepared, self.guards, self._heads((*self.prepared, *self.guards))):
+            return MultiResolution(
+                Unknown("A table has moved on, but nothing keeps an earlier copy of the request from landing later")
+            )
+        return MultiResolution(outcome)
+
+    def _heads(self, tables: Iterable[Prepared | Guard]) -> dict[Ident, Head | None]:
+        return {each.ident: self._head(each.ident) for each in tables}
 
     def _head(self, ident: Ident) -> Head | None:
         try:
@@ -203,7 +229,5 @@ class MultiResolver:
         return found.snapshot_id == own.snapshot_id
 
 
-def _is_gapless(base: TableMetadata, head: TableMetadata) -> bool:
-    """Whether every snapshot made since is kept: each has taken the next sequence number."""
-    kept = {snapshot.sequence_number for snapshot in head.snapshots()}
-    return kept.issuperset(range(base.last_sequence_number + 1, head.last_sequence_number + 1))
+def _metadata_of(heads: Mapping[Ident, Head | None]) -> dict[Ident, TableMetadata]:
+    return {ident: head.metadata for ident, head in heads.items() if head is not None}

@@ -15,6 +15,7 @@ from frazil.format.metadata import MAIN, TableMetadata
 from frazil.format.storage import Storage
 from frazil.model import Ident
 from frazil.runtime import Runtime
+from frazil.wording import listed
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -176,8 +177,7 @@ class CommitUnit:
     @property
     def subject(self) -> str:
         """The tables, for messages."""
-        names = [str(each.ident) for each in self.written or self.tables]
-        return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+        return listed([str(each.ident) for each in self.written or self.tables])
 
     def remove_everything(self) -> None:
         for table in self.tables:
