@@ -56,7 +56,8 @@ def test_p40_a_commit_id_is_not_applied_to_other_tables_the_second_time(lake: fr
 def test_p40_an_earlier_call_that_lands_meanwhile_is_noticed_in_a_table_that_was_only_read(lake: frazil.Lake) -> None:
     def earlier() -> None:
         with lake.transaction(commit_id="pay-1") as tx:
-            move(tx, 10)
+            for name in ("s.a", "s.b"):
+                tx.table(name).append([row(7, 0)])
 
     tx = held(lake, Phase.PREPARED, earlier, commit_id="pay-1")
     assert tx.table("s.a").scan(where="id = 2").count() == 1
