@@ -135,9 +135,9 @@ class SqlChangeLog:
         newest = changes[-1]
         try:
             db.execute(
-                f"{clause}INSERT INTO {CHANGES} (table_uuid, sequence_number, snapshot_id, body) VALUES {rows} "
+                f"{clause}INSERT INTO {CHANGES} (table_uuid, sequence_number, snapshot_id, body) VALUES {rows} "  # noqa: S608
                 "ON CONFLICT DO NOTHING",
-                "ON CONFLICT DO NOTHING",
+                [*own, *(value for row in values for value in row)],
             )
             if is_time_to_prune(changes):
                 db.execute(
