@@ -73,16 +73,19 @@ class SqlOrder:
         return f"{stamped}, ordered AS ({insert})", values
 
     def _statement(self, moves: Sequence[PointerMove]) -> tuple[str, str, list[Any]]:
+        clock = self._engine.clock()
+        # A constant is passed as a value: the text stays the same, and is prepared once.
+        now = [int(clock)] if clock.isdigit() else []
         # A statement of its own after those that lock: it sees what was committed while they waited.
         stamped = (
-            f"stamped AS (SELECT max(at) AS stamp FROM (SELECT {self._engine.clock()} AS at"  # noqa: S608
+            f"stamped AS (SELECT max(at) AS stamp FROM (SELECT {'?' if now else clock} AS at"  # noqa: S608
             f"{self._engine.stamp_lock(self._key)} "
             f"UNION ALL SELECT max(stamp) FROM {ORDER} WHERE catalog_name = ?) AS known)"
         )
         row = f"SELECT ?, stamp, ?, {len(moves)}, ?, ?, ?, ?, ? FROM stamped"  # noqa: S608
         insert = f"INSERT INTO {ORDER} ({_COLUMNS}) " + " UNION ALL ".join([row] * len(moves))
         entry = entry_of(moves)
-        values: list[Any] = [self._name]
+        values: list[Any] = [*now, self._name]
         for each in moves:
             namespace = ".".join(each.ident.namespace)
             values += [self._name, entry, namespace, each.ident.name, each.location, each.previous, each.about]

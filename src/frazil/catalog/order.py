@@ -70,7 +70,8 @@ def facts(move: PointerMove) -> Mapping[str, Any]:
 
 
 def renamed(old: Ident, new: Ident, location: str) -> tuple[PointerMove, ...]:
-    return PointerMove(old, location, None), PointerMove(new, None, location)
+    moves = PointerMove(old, location, None), PointerMove(new, None, location)
+    return tuple(sorted(moves, key=lambda each: each.ident))
 
 
 def entry_of(moves: Sequence[PointerMove]) -> str:
