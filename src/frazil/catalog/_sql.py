@@ -25,7 +25,7 @@ from frazil.catalog._sql_attempts import ATTEMPTS, SqlAttempts
 from frazil.catalog._sql_attempts import CREATE as CREATE_ATTEMPTS
 from frazil.catalog._sql_order import CREATE as CREATE_ORDER
 from frazil.catalog._sql_order import INDEXES as ORDER_INDEXES
-from frazil.catalog._sql_order import ORDER, SqlOrder
+from frazil.catalog._sql_order import ORDER, OrderRefused, SqlOrder
 from frazil.catalog._sql_records import (
     CHANGES,
     COMMITS,
@@ -58,7 +58,6 @@ from frazil.errors import (
     NoSuchNamespace,
     NoSuchTable,
     PermissionDenied,
-    StorageError,
 )
 from frazil.model import Ident
 
@@ -150,11 +149,16 @@ class SqlStore:
         """Make a change that also records its place in the order; without that, where the database refuses it."""
         try:
             return change()
-        except (PermissionDenied, CatalogUnavailable, StorageError):
-            # All of these say that nothing was changed.
-            if not self._order.is_refused():
-                raise
+        except OrderRefused:
+            self._order.refused()
+        try:
             return change()
+        except OrderRefused as error:
+            raise CatalogUnavailable(
+                f"{self._database.shown} did not take the commit's place in the order of commits",
+                evidence=f"The database answered {type(error.__cause__).__name__}",
+                advice="Call again",
+            ) from error
 
     def _send(self, swap: Swap) -> Outcome:
         try:

@@ -42,6 +42,10 @@ Clause = tuple[str, list[Any]]
 """Common table expressions with their values."""
 
 
+class OrderRefused(Exception):
+    """The database does not take the rows. The transaction was rolled back."""
+
+
 class SqlOrder:
     """``takes_rows`` becomes False when the database refuses them: swaps then go without (rule P10)."""
 
@@ -58,11 +62,17 @@ class SqlOrder:
     # Inside a swap's transaction
 
     def insert(self, db: Db, moves: Sequence[PointerMove]) -> None:
-        """The last statement before COMMIT: everything that the swap depends on is locked by now."""
+        """The last statement before COMMIT: everything that the swap depends on is locked by now.
+
+        Raises OrderRefused.
+        """
         if not self.takes_rows or not moves:
             return
         stamped, insert, values = self._statement(moves)
-        db.execute(f"WITH {stamped} {insert}", values)
+        try:
+            db.execute(f"WITH {stamped} {insert}", values)
+        except Exception as error:
+            raise OrderRefused from error
         self.inserted(db)
 
     def clause(self, moves: Sequence[PointerMove]) -> Clause | None:
@@ -92,9 +102,12 @@ class SqlOrder:
         return stamped, insert, values
 
     def inserted(self, db: Db) -> None:
-        """After rows were added: now and then the oldest ones go."""
+        """After rows were added: now and then the oldest ones go. Raises OrderRefused."""
         if self._inserted % TRIM_EVERY == 0:
-            self._trim(db)
+            try:
+                self._trim(db)
+            except Exception as error:
+                raise OrderRefused from error
         self._inserted += 1
 
     def _trim(self, db: Db) -> None:
@@ -113,12 +126,9 @@ class SqlOrder:
             (self._name, ORDER_KEPT_MS, self._name, ORDER_KEPT),
         )
 
-    def is_refused(self) -> bool:
-        """After an error of a transaction with rows: is the table gone, or closed to this user? Then it is not used."""
-        if self.takes_rows:
-            self.takes_rows = self._may_insert()
-            return not self.takes_rows
-        return False
+    def refused(self) -> None:
+        """After OrderRefused: is it worth trying again, or is the table gone, or closed to this user?"""
+        self.takes_rows = self._may_insert()
 
     def _may_insert(self) -> bool:
         # Adds no row, and is refused all the same where adding one would be.
