@@ -175,9 +175,9 @@ def test_expired_versions_are_refused(embedded: frazil.Lake) -> None:
     path = lake.history()[1].tables[0].metadata_location
     assert path is not None
     os.remove(path.removeprefix("file://"))
-    with frazil.connect(lake.uri) as again:
-        with pytest.raises(frazil.InvalidInput, match=r"was current at .* has expired. The metadata of the table"):
-            ids(again.snapshot(as_of=expired), "s.a")
+    words = r"was current at .* has expired. The metadata of the table"
+    with frazil.connect(lake.uri) as again, pytest.raises(frazil.InvalidInput, match=words):
+        ids(again.snapshot(as_of=expired), "s.a")
 
 
 # Commits of other engines, on the same rows
