@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -383,15 +384,13 @@ def moving(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
         yield store
 
 
-def move_both(store: Any, writer: str) -> None:
-    while True:
+def move_both(store: Any, writer: str, times: int) -> None:
+    """Move both tables together, to locations with the same ending, until that has succeeded so often."""
+    while times:
         events, other = store.pointers()[EVENTS], store.pointers()[OTHER]
-        suffix = f"{events[1:]}{writer}"
-        if isinstance(
-            store.swap(Swap((PointerSwap(EVENTS, events, f"e{suffix}"), PointerSwap(OTHER, other, f"o{suffix}")))),
-            Committed,
-        ):
-            return
+        ending = f"{events[1:]}{writer}"
+        both = PointerSwap(EVENTS, events, f"e{ending}"), PointerSwap(OTHER, other, f"o{ending}")
+        times -= isinstance(store.swap(Swap(both)), Committed)
 
 
 def test_p41_no_time_shows_half_of_a_commit_and_answers_do_not_change(moving: Any) -> None:
@@ -405,7 +404,7 @@ def test_p41_no_time_shows_half_of_a_commit_and_answers_do_not_change(moving: An
             seen[at] = numbers(moving.order.cut(at))
 
     reader, _ = in_thread(read)
-    writers = [in_thread(lambda name=name: [move_both(moving, name) for _ in range(25)])[0] for name in "xy"]
+    writers = [in_thread(partial(move_both, moving, name, 25))[0] for name in "xy"]
     for each in writers:
         each.join(60)
     finished.set()
