@@ -106,7 +106,11 @@ class PastInstant:
         snapshot_id = metadata.ref_snapshot_id(MAIN)
         if snapshot_id is None or ident not in self._current:
             return
-        now = self._lake.catalog.load(ident).metadata
+        try:
+            now = self._lake.catalog.load(ident).metadata
+        except NoSuchTable:
+            # Dropped meanwhile, which leaves its files.
+            return
         if now.uuid == metadata.uuid and now.snapshot(snapshot_id) is None:
             raise self._expired(ident, f"Its snapshot {snapshot_id} has expired")
 

@@ -12,7 +12,9 @@ import pyarrow as pa
 import pytest
 
 import frazil
+from frazil.commit.context import Phase
 from frazil.model import Ident
+from frazil.transaction import Course, Transaction
 
 DDL = "id bigint, v bigint"
 MS = dt.timedelta(milliseconds=1)
@@ -122,6 +124,28 @@ def test_p41_the_history_has_every_commit_once(lake: frazil.Lake) -> None:
     assert lake.history(limit=0) == []
     with pytest.raises(frazil.InvalidInput, match="limit must be a number"):
         lake.history(limit=-1)
+
+
+def test_p41_at_no_phase_of_a_commit_is_half_of_it_there(lake: frazil.Lake) -> None:
+    """A reader asks for the present at every phase of a transaction over two tables, and for the same times again."""
+    seen: dict[tuple[Phase, int], tuple[list[int], list[int]]] = {}
+
+    def both(as_of: int) -> tuple[list[int], list[int]]:
+        then = lake.snapshot(as_of=as_of)
+        return ids(then, "s.a"), ids(then, "s.b")
+
+    def look(phase: Phase, _attempt: int) -> None:
+        at = lake.catalog.load(Ident.parse("s.a")).now_ms
+        seen[phase, at] = both(at)
+
+    course = Course(before_pin=lambda _ident: None, on_phase=look, is_named=True)
+    with Transaction(lake, isolation="serializable", retry=None, commit_id=None, course=course) as tx:
+        tx.table("s.a").append([row(1)])
+        tx.table("s.b").append([row(1)])
+    assert {phase for phase, _ in seen} >= {Phase.HEAD_READ, Phase.TABLE_PREPARED, Phase.PREPARED, Phase.SWAPPED}
+    for (phase, at), found in seen.items():
+        assert found == (([1], [1]) if phase is Phase.SWAPPED else ([], []))
+        assert both(at) == found
 
 
 def test_the_tables_of_a_time_can_only_be_read(lake: frazil.Lake) -> None:

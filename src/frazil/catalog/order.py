@@ -22,7 +22,8 @@ ORDER_KEPT = 200_000
 """Rows of a database, one for each table of a commit; older ones are deleted."""
 ORDER_KEPT_MS = 30 * 24 * 60 * 60 * 1000
 TRIM_EVERY = 200
-TRIMMED_AT_ONCE = 500
+TRIMMED_AT_ONCE = 2_000
+"""More than are added meanwhile, also where most commits have several tables."""
 _SOON_MS = 20
 """So close to the present a time is waited for; beyond it lies in the future."""
 
