@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import logging
 import os
 import re
@@ -33,10 +34,11 @@ from frazil.format.partitions import parse_partitioning, parse_sort
 from frazil.format.properties import checked_properties
 from frazil.format.schemas import to_schema
 from frazil.format.storage import Storage
-from frazil.model import Ident, Isolation, Origin, parse_namespace
+from frazil.model import Ident, Isolation, LakeCommit, Origin, parse_namespace
 from frazil.on_spark.queries import nullable_schema
 from frazil.on_spark.session import app_name, is_frame
 from frazil.on_spark.session import checked as checked_session
+from frazil.past import lake_history
 from frazil.repeat import Transactional, decorated
 from frazil.repeat import run as run_function
 from frazil.runtime import SYSTEM, Runtime
@@ -377,22 +379,34 @@ class Lake:
         decorate = partial(decorated, self, isolation=isolation, retry=retry)
         return decorate if function is None else decorate(function)
 
-    def snapshot(self) -> LakeSnapshot:
-        """One instant of all tables, to read them as they were together."""
-        return LakeSnapshot(self)
+    def snapshot(self, as_of: dt.datetime | str | int | None = None) -> LakeSnapshot:
+        """One instant of all tables, to read them as they were together: now, or at a time.
+
+        ``as_of``: a datetime or ISO text with a time zone, or milliseconds. Exact for Frazil's commits on SQLite,
+        Postgres and memory://, back to the oldest commit in ``history()``; docs/transactions.md has the rest.
+        """
+        return LakeSnapshot(self, as_of)
+
+    def history(self, *, limit: int | None = None) -> list[LakeCommit]:
+        """The commits of all tables in one order, the oldest first; one of several tables is one entry.
+
+        ``limit``: only so many of the newest. Raises Unsupported where the catalog does not record the order.
+        """
+        return lake_history(self.catalog, limit)
 
     # SQL
 
-    def sql(self, text: str, spark: object | None = None) -> Any:
+    def sql(self, text: str, spark: object | None = None, *, as_of: dt.datetime | str | int | None = None) -> Any:
         """Run one statement of Spark's SQL: SELECT, INSERT, UPDATE, DELETE, MERGE, CREATE, DROP, ALTER TABLE, SHOW,
         DESCRIBE, CALL.
 
         A query gives a DataFrame, pinned at one instant of all tables; a write gives its Commit, everything else None.
         Queries need a session: the one given, else the lake's, else the active one. docs/sql.md has it all.
+        ``as_of``: a query over the whole lake as it was at that time, as ``snapshot`` takes it.
         """
         from frazil.sql.statements import execute
 
-        return execute(self, text, spark)
+        return execute(self, text, spark, as_of)
 
     def attach(self, spark: object | None = None) -> dict[str, str]:
         """Make every table a temporary view of a Spark session; returns table → view.

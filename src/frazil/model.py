@@ -378,3 +378,35 @@ class TransactionCommit:
     def changed(self) -> bool:
         """False: nothing was left to do in any table."""
         return any(each.changed for each in self.tables.values())
+
+
+@dataclass(frozen=True, slots=True)
+class TableMove:
+    """What one commit did to one table of the lake."""
+
+    table: str
+    action: str
+    """commit, create, drop or rename."""
+    metadata_location: str | None
+    """The table's metadata file from then on; None: it was dropped."""
+    snapshot_ids: tuple[int, ...] = ()
+    """The snapshots that it added, on any branch."""
+    commits: tuple[SharedCommit, ...] = ()
+    """The commits in these snapshots: several where writers share one. Empty: no longer known."""
+    renamed_from: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LakeCommit:
+    """One commit in the order of all commits of a lake, with every table that it changed."""
+
+    committed_at: dt.datetime
+    """In UTC, by the catalog's clock. Never before that of an earlier entry."""
+    tables: tuple[TableMove, ...]
+    """In the order of their names."""
+    commit_id: str | None = None
+    """None: not known, or those of ``tables`` are several."""
+    verb: str | None = None
+    """The kind of the statement; of several tables "transaction"."""
+    app: str | None = None
+    host: str | None = None

@@ -7,6 +7,7 @@ each table as one chain, checked against everything that landed since the instan
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,6 +37,7 @@ from frazil.expr import Filter
 from frazil.format.metadata import MAIN, TableMetadata
 from frazil.format.updates import apply
 from frazil.model import Commit, Ident, Isolation, SharedCommit, TransactionCommit
+from frazil.past import PastInstant
 from frazil.table.call import Evaluated, Statement
 from frazil.table.destination import Refuse
 from frazil.table.handle import TableHandle
@@ -76,6 +78,9 @@ class Instant:
     def has(self, ident: Ident) -> bool:
         return self._pointers is not None and ident in self._pointers
 
+    def idents(self) -> list[Ident]:
+        return self._lake.catalog.tables() if self._pointers is None else sorted(self._pointers)
+
     def _load(self, ident: Ident) -> Head:
         if self._pointers is None:
             # The catalog cannot read all pointers at once: each table is pinned when it is first touched.
@@ -88,9 +93,13 @@ class Instant:
 class LakeSnapshot:
     """One instant of all tables of a lake; ``table(name)`` reads as they were."""
 
-    def __init__(self, lake: Lake) -> None:
+    def __init__(self, lake: Lake, as_of: dt.datetime | str | int | None = None) -> None:
         self._lake = lake
-        self._instant = Instant(lake)
+        self._instant: Instant | PastInstant = Instant(lake) if as_of is None else PastInstant(lake, as_of)
+
+    def tables(self) -> list[str]:
+        """The names of the tables that there were."""
+        return [str(each) for each in self._instant.idents()]
 
     def table(self, name: str | tuple[str, ...]) -> TransactionTable:
         """A table as it was at this instant. It can be read, and refuses to be written to."""
@@ -103,7 +112,7 @@ class TableAtInstant:
 
     lake: Lake
     ident: Ident
-    instant: Instant
+    instant: Instant | PastInstant
 
     def metadata(self) -> TableMetadata:
         return self.instant.head(self.ident).metadata

@@ -48,6 +48,21 @@ def table_rows(lake: frazil.Lake, name: str, *columns: str) -> list[tuple[Any, .
 # Queries
 
 
+def test_p41_a_query_as_of_a_time_reads_the_whole_lake_as_it_was(shop: frazil.Lake, spark: Any) -> None:
+    then = shop.history(limit=1)[0].committed_at
+    while dt.datetime.now(dt.UTC) - then < dt.timedelta(milliseconds=2):
+        pass
+    with shop.transaction() as tx:
+        tx.table("shop.events").delete("id = 2")
+        tx.table("shop.names").append([{"id": 3, "label": "three"}])
+    shop.rename_table("shop.names", "shop.labels")
+    text = "SELECT e.id, l.label FROM shop.events e JOIN shop.{} l ON e.id = l.id"
+    assert rows(shop.sql(text.format("names"), spark, as_of=then)) == [(1, "one"), (2, "it's")]
+    assert rows(shop.sql(text.format("labels"), spark)) == [(1, "one"), (3, "three")]
+    with pytest.raises(frazil.NoSuchTable):
+        shop.sql(text.format("labels"), spark, as_of=then)
+
+
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [

@@ -149,6 +149,15 @@ def test_history_is_newest_first_and_bounded(run: Run, lake: Path) -> None:
     assert len(run("history", "shop.events", "-n", 0, "--uri", lake, "--output", "json").json) == 2
 
 
+def test_history_without_a_table_is_that_of_all_tables(run: Run, lake: Path) -> None:
+    found = run("history", "--uri", lake, "--output", "json").json
+    assert [each["committed_at"] for each in found] == sorted((each["committed_at"] for each in found), reverse=True)
+    assert found[-1]["verb"] == "create"
+    assert {table["table"] for each in found for table in each["tables"]} >= {"shop.events"}
+    assert len(run("history", "-n", 1, "--uri", lake, "--output", "json").json) == 1
+    assert "shop.events (create)" in run("history", "-n", 0, "--uri", lake).out
+
+
 def test_history_of_a_branch_that_is_not_there_names_those_that_are(run: Run, lake: Path) -> None:
     answer = run("history", "shop.events", "--branch", "mian", "--uri", lake)
     assert answer.code == 2

@@ -33,6 +33,9 @@ def reached() -> dict[str, Any]:
         "Table.partitions() -> [PartitionEntry]": get_args(returned(table.partitions))[0],
         "Table.files() -> [ScannedFile]": get_args(returned(table.files))[0],
         "Table.snapshot() -> Snapshot": get_args(returned(table.snapshot))[0],
+        "Lake.snapshot() -> LakeSnapshot": returned(frazil.Lake.snapshot),
+        "Lake.history() -> [LakeCommit]": (commit := get_args(returned(frazil.Lake.history))[0]),
+        "LakeCommit.tables -> (TableMove)": get_args(get_type_hints(commit)["tables"])[0],
     }
 
 

@@ -72,6 +72,14 @@ class SqlEngine(Protocol):
     """Appended to a SELECT: the rows found may not be deleted before this transaction ends."""
     share: str
     """The same: they may not be changed either. Waits for a transaction that is changing one, and shows its result."""
+    inserts_in_with: bool
+    """A statement may have an INSERT in its WITH clause."""
+
+    def stamp_lock(self, key: int) -> str:
+        """A FROM clause: until this transaction ends, ``stamping`` names it. Empty: they wait for each other anyway."""
+
+    def stamping(self, key: int) -> frozenset[str]:
+        """The transactions that have taken the stamp lock and have not ended; waited for where they have no names."""
 
     def read(self, work: Callable[[Db], T]) -> T: ...
     def write(self, work: Callable[[Db], T], keep: Callable[[T], bool] | None = None, *, durable: bool = True) -> T:

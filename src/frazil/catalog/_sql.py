@@ -6,8 +6,9 @@ to run a change in one transaction, and what the driver's errors mean.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from frazil.catalog._db import Database, Db, DuplicateRow, LostRace, OutcomeUnknown, SqlEngine, resend
 from frazil.catalog._queue import CREATE as CREATE_QUEUE
@@ -22,6 +23,9 @@ from frazil.catalog._refusals import (
 )
 from frazil.catalog._sql_attempts import ATTEMPTS, SqlAttempts
 from frazil.catalog._sql_attempts import CREATE as CREATE_ATTEMPTS
+from frazil.catalog._sql_order import CREATE as CREATE_ORDER
+from frazil.catalog._sql_order import INDEXES as ORDER_INDEXES
+from frazil.catalog._sql_order import ORDER, OrderRefused, SqlOrder
 from frazil.catalog._sql_records import (
     CHANGES,
     COMMITS,
@@ -33,8 +37,19 @@ from frazil.catalog._sql_records import (
     SqlPins,
 )
 from frazil.catalog._sql_records import CREATE as CREATE_RECORDS
-from frazil.catalog.base import CommitQueue, Committed, Guard, Outcome, Release, Stale, Unknown
+from frazil.catalog.base import (
+    CommitOrder,
+    CommitQueue,
+    Committed,
+    Guard,
+    Outcome,
+    PointerMove,
+    Release,
+    Stale,
+    Unknown,
+)
 from frazil.catalog.commit_lock import no_lock
+from frazil.catalog.order import moves_of, renamed
 from frazil.catalog.store import Pointer, PointerSwap, Swap, expected_of, stale, was_sent_before
 from frazil.errors import (
     CatalogUnavailable,
@@ -46,6 +61,7 @@ from frazil.errors import (
 )
 from frazil.model import Ident
 
+T = TypeVar("T")
 DEFAULT_NAME = "frazil"
 TABLES, PROPERTIES = "iceberg_tables", "iceberg_namespace_properties"
 
@@ -64,10 +80,11 @@ _CREATE = {
     DROPPED: CREATE_RECORDS[DROPPED],
     PINS: CREATE_RECORDS[PINS],
     ATTEMPTS: CREATE_ATTEMPTS,
+    ORDER: CREATE_ORDER,
 }
-_OPTIONAL = {CHANGES, QUEUE, DROPPED, PINS, ATTEMPTS}
+_OPTIONAL = {CHANGES, QUEUE, DROPPED, PINS, ATTEMPTS, ORDER}
 """Tables that a catalog works without."""
-_INDEXES = {QUEUE: QUEUE_INDEXES}
+_INDEXES = {QUEUE: QUEUE_INDEXES, ORDER: ORDER_INDEXES}
 _ROW = "catalog_name = ? AND table_namespace = ? AND table_name = ?"
 
 
@@ -92,6 +109,9 @@ class SqlStore:
         self.attempts = SqlAttempts(database, takes_records=not read_only) if found[ATTEMPTS] else None
         self.name = name if name is not None else _adopted_name(engine, shown)
         self.locks = _SqlLocks(engine, self.name)
+        orders = bool(found[ORDER]) and not read_only and engine.may_change(ORDER)
+        self._order = SqlOrder(database, self.name, self.pointers, takes_rows=orders)
+        self.order: CommitOrder | None = self._order if found[ORDER] else None
 
     # The pointer
 
@@ -119,11 +139,26 @@ class SqlStore:
             dropped=swap.dropped if self.changes.takes_dropped else (),
         )
         try:
-            return self._send(kept)
+            return self._with_order(lambda: self._send(kept))
         except ChangesRefused:
             # They are for speed alone (rule P10), so the swap goes without them. The first one was rolled back.
             self.changes.refused()
-            return self._send(replace(kept, changes=()))
+            return self._with_order(lambda: self._send(replace(kept, changes=())))
+
+    def _with_order(self, change: Callable[[], T]) -> T:
+        """Make a change that also records its place in the order; without that, where the database refuses it."""
+        try:
+            return change()
+        except OrderRefused:
+            self._order.refused()
+        try:
+            return change()
+        except OrderRefused as error:
+            raise CatalogUnavailable(
+                f"{self._database.shown} did not take the commit's place in the order of commits",
+                evidence=f"The database answered {type(error.__cause__).__name__}",
+                advice="Call again",
+            ) from error
 
     def _send(self, swap: Swap) -> Outcome:
         try:
@@ -151,9 +186,19 @@ class SqlStore:
             self._queue.settle(db, swap.queue_update)
         for dropped in swap.dropped:
             self.changes.insert_dropped(db, dropped)
-        if swap.changes:
-            self.changes.insert(db, swap.changes)
+        self._record(db, swap)
         return swap.committed
+
+    def _record(self, db: Db, swap: Swap) -> None:
+        """What the swap did, and its place in the order: last, as by now all that it depends on is locked (P41)."""
+        moves = moves_of(swap)
+        beside = self._order.clause(moves) if swap.changes else None
+        if swap.changes:
+            self.changes.insert(db, swap.changes, beside)
+        if beside is None:
+            self._order.insert(db, moves)
+        else:
+            self._order.inserted(db)
 
     def _set_pointer(self, db: Db, pointer: PointerSwap) -> bool:
         """Whether it was as expected, and is set now."""
@@ -201,9 +246,13 @@ class SqlStore:
     def insert(self, ident: Ident, location: str) -> None:
         self._database.check_writable()
 
+        def work(db: Db) -> None:
+            self._insert(db, ident, location)
+            self._order.insert(db, (PointerMove(ident, None, location),))
+
         def send(again: bool) -> None:
             try:
-                self._database.change(lambda db: self._insert(db, ident, location))
+                self._with_order(lambda: self._database.change(work))
             except DuplicateRow:
                 if not again or self._engine.read(lambda db: self._location(db, ident)) != location:
                     raise table_exists(ident) from None
@@ -229,11 +278,12 @@ class SqlStore:
             sql = f"DELETE FROM {TABLES} WHERE {_ROW} AND metadata_location = ?"  # noqa: S608
             if db.execute(sql, (*self._key(ident), location)).rowcount != 1:
                 raise LostRace
+            self._order.insert(db, (PointerMove(ident, location, None),))
             return location
 
         def send(again: bool) -> str:
             try:
-                return self._database.change(work)
+                return self._with_order(lambda: self._database.change(work))
             except NoSuchTable:
                 if again and seen:
                     return seen[-1]
@@ -257,10 +307,11 @@ class SqlStore:
             self._hold_namespace(db, new.namespace)
             if db.execute(sql, (*self._key(new)[1:], *self._key(old))).rowcount != 1:
                 raise no_such_table(old)
+            self._order.insert(db, renamed(old, new, location))
 
         def send(again: bool) -> None:
             try:
-                self._database.change(work)
+                self._with_order(lambda: self._database.change(work))
             except DuplicateRow:
                 raise table_exists(new) from None
             except NoSuchTable:

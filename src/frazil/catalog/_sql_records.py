@@ -9,6 +9,7 @@ import orjson
 
 from frazil.catalog._db import Database, Db, DuplicateRow, LostRace, Rows, resend
 from frazil.catalog._queue import SqlQueue, record_of
+from frazil.catalog._sql_order import Clause
 from frazil.catalog.base import ChangeRecord, CommitRecord, DroppedManifestLists
 from frazil.errors import CatalogUnavailable, FrazilError, PermissionDenied, StorageError
 
@@ -126,15 +127,16 @@ class SqlChangeLog:
         sql = f"SELECT manifest_list FROM {DROPPED} WHERE table_uuid = ? ORDER BY dropped_at, manifest_list"  # noqa: S608
         return [row[0] for row in self._engine.read(lambda db: db.execute(sql, (table_uuid,)).fetchall())]
 
-    def insert(self, db: Db, changes: Sequence[ChangeRecord]) -> None:
-        """Part of a swap's transaction. Raises ChangesRefused."""
+    def insert(self, db: Db, changes: Sequence[ChangeRecord], beside: Clause | None = None) -> None:
+        """Part of a swap's transaction, with what ``beside`` inserts in the same statement. Raises ChangesRefused."""
+        clause, own = ("", []) if beside is None else (f"WITH {beside[0]} ", beside[1])
         rows = ", ".join(["(?, ?, ?, ?)"] * len(changes))
         values = [(each.table_uuid, each.sequence_number, each.snapshot_id, each.body) for each in changes]
         try:
             db.execute(
-                f"INSERT INTO {CHANGES} (table_uuid, sequence_number, snapshot_id, body) VALUES {rows} "  # noqa: S608
+                f"{clause}INSERT INTO {CHANGES} (table_uuid, sequence_number, snapshot_id, body) VALUES {rows} "  # noqa: S608
                 "ON CONFLICT DO NOTHING",
-                [value for row in values for value in row],
+                [*own, *(value for row in values for value in row)],
             )
             for table_uuid, oldest in oldest_kept(changes).items():
                 db.execute(

@@ -118,6 +118,52 @@ class AttemptsRecord:
     """When it was recorded, by the catalog's clock; the log sets it."""
 
 
+# The order of commits
+
+
+@dataclass(frozen=True, slots=True)
+class PointerMove:
+    """What a commit did to one name."""
+
+    ident: Ident
+    previous: str | None
+    """None: there was no such table."""
+    location: str | None
+    """None: there is no such table any more."""
+    about: str = ""
+    """What else is known of it, as ``order.about`` wrote it."""
+
+
+@dataclass(frozen=True, slots=True)
+class OrderedCommit:
+    """One commit, with all the tables that it moved."""
+
+    stamp_ms: int
+    moves: tuple[PointerMove, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OrderCut:
+    """The recorded order around one time."""
+
+    current: Mapping[Ident, str]
+    """The pointers as they are now."""
+    later: tuple[PointerMove, ...]
+    """What was recorded after the time, the newest first."""
+    earlier: Mapping[Ident, str | None]
+    """By name, the location of the newest move at or before the time."""
+
+    def undone(self) -> dict[Ident, str]:
+        """The pointers right before the first commit after the time."""
+        found = dict(self.current)
+        for move in self.later:
+            if move.previous is None:
+                found.pop(move.ident, None)
+            else:
+                found[move.ident] = move.previous
+        return found
+
+
 # The queue's values
 
 
@@ -393,6 +439,19 @@ class AttemptsLog(Protocol):
         """The newest records of a table, the newest first. Raises CatalogUnavailable, PermissionDenied."""
 
 
+class CommitOrder(Protocol):
+    """The order of commits. Recorded by every swap; without its rows, commits are placed like other engines' (P10)."""
+
+    def cut(self, as_of_ms: int) -> OrderCut:
+        """The order around a time. What it answers stays true: no later commit gets a stamp up to that time.
+
+        Raises InvalidInput for a time in the future and one before the order begins, CatalogUnavailable.
+        """
+
+    def newest(self, most: int | None) -> list[OrderedCommit]:
+        """The newest commits, the oldest of them first. None: all that are kept."""
+
+
 Release = Callable[[], None]
 
 
@@ -434,6 +493,10 @@ class Catalog(Protocol):
     @property
     def locks(self) -> CommitLocks | None:
         """None: the catalog's other clients are unknown, so there are no writers to exclude."""
+
+    @property
+    def order(self) -> CommitOrder | None:
+        """None: the order of all commits is not recorded."""
 
     def load(self, ident: Ident) -> Head:
         """Raises NoSuchTable, CatalogUnavailable, CorruptMetadata."""

@@ -28,6 +28,7 @@ from frazil.catalog._thread_locks import ThreadLocks
 from frazil.catalog.base import (
     Capabilities,
     CommitLocks,
+    CommitOrder,
     CommitQueue,
     CommitRecord,
     Committed,
@@ -147,6 +148,7 @@ class ForeignCatalog:
         # Threads of this process only: the catalog's other clients are unknown. Hive is never grouped (rule P30).
         self.queue: CommitQueue | None = MemoryQueue(runtime) if atomic and not read_only else None
         self.locks: CommitLocks | None = None if self.queue is None else ThreadLocks()
+        self.order: CommitOrder | None = None
         _fork.watch(self)
 
     def pyiceberg(self) -> PyIcebergCatalog:

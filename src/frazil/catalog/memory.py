@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
+from frazil.catalog._memory_order import MemoryOrder
 from frazil.catalog._memory_queue import MemoryQueue
 from frazil.catalog._refusals import (
     namespace_exists,
@@ -29,7 +30,9 @@ from frazil.catalog.base import (
     CommitRecord,
     DroppedManifestLists,
     Outcome,
+    PointerMove,
 )
+from frazil.catalog.order import moves_of, renamed
 from frazil.catalog.store import Pointer, PointerSwap, Swap, expected_of, stale, was_sent_before
 from frazil.errors import Unsupported
 from frazil.model import Ident
@@ -175,6 +178,7 @@ class MemoryStore:
         self.pins = _MemoryPins(self._access, runtime)
         self.attempts = _MemoryAttempts(self._access, runtime)
         self.locks = ThreadLocks()
+        self.order = MemoryOrder(self._access.reading, lambda: self._locations, runtime)
         self._namespaces: dict[Namespace, dict[str, str]] = {}
         self.queue: MemoryQueue | None = MemoryQueue(runtime)
 
@@ -212,6 +216,7 @@ class MemoryStore:
                 self._set(pointer)
             self.commits.insert(records)
             self.changes.insert(swap.changes, swap.dropped)
+            self.order.add(moves_of(swap))
             return swap.committed
 
     def _set(self, pointer: PointerSwap) -> None:
@@ -226,11 +231,14 @@ class MemoryStore:
             if ident in self._locations:
                 raise table_exists(ident)
             self._locations[ident] = location
+            self.order.add((PointerMove(ident, None, location),))
 
     def delete(self, ident: Ident) -> str:
         with self._access.writing():
             self._location(ident)
-            return self._locations.pop(ident)
+            location = self._locations.pop(ident)
+            self.order.add((PointerMove(ident, location, None),))
+            return location
 
     def rename(self, old: Ident, new: Ident) -> None:
         with self._access.writing():
@@ -240,6 +248,8 @@ class MemoryStore:
                 raise table_exists(new)
             del self._locations[old]
             self._locations[new] = location
+            if new != old:
+                self.order.add(renamed(old, new, location))
 
     def pointers(self, namespace: Namespace | None = None) -> dict[Ident, str]:
         with self._access.reading():

@@ -13,6 +13,7 @@ from frazil.catalog.base import (
     AttemptsLog,
     Capabilities,
     CommitLocks,
+    CommitOrder,
     CommitQueue,
     CommitRecord,
     Committed,
@@ -23,6 +24,7 @@ from frazil.catalog.base import (
     Proposal,
     QueueUpdate,
 )
+from frazil.catalog.order import about
 from frazil.catalog.store import LakeStore, PointerSwap, Swap
 from frazil.errors import CommitUnknown, CorruptMetadata, FrazilError, InvalidInput, NoSuchTable, StorageError
 from frazil.format.metadata import TableMetadata
@@ -50,6 +52,7 @@ class PointerCatalog:
         self.pins = store.pins
         self.attempts: AttemptsLog | None = store.attempts
         self.locks: CommitLocks | None = store.locks
+        self.order: CommitOrder | None = store.order
         self._storage = storage
         self._runtime = runtime
         self._latest: dict[Ident, TableMetadata] = {}
@@ -217,7 +220,7 @@ def _swap_of(prepared: Sequence[Prepared], guards: Sequence[Guard]) -> Swap:
     for each in prepared:
         if each.location is None and not each.drops:
             raise InvalidInput("This commit was prepared by another kind of catalog")
-        pointers.append(PointerSwap(each.ident, each.head.location or None, each.location))
+        pointers.append(PointerSwap(each.ident, each.head.location or None, each.location, about(each)))
     proposals = [each.proposal for each in prepared]
     return Swap(
         pointers=tuple(pointers),

@@ -52,6 +52,13 @@ _LEASE = (
     f"WHERE q.deadline < {_CLOCK}"
 )
 _RELEASE = f"UPDATE {QUEUE} SET deadline = 0 WHERE ticket = ? AND commit_id = ?"  # noqa: S608
+# One number for all stamp locks of the server; the other one names the catalog.
+_STAMPS = 1_718_775_154
+_STAMPING = (
+    "SELECT virtualtransaction FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 2 AND granted "  # noqa: S608
+    f"AND classid::bigint = {_STAMPS} AND objid::bigint = ? "
+    "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+)
 _COLUMNS = "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(?) AND attnum > 0 AND NOT attisdropped"
 _KEEPALIVE = {
     "application_name": "frazil",
@@ -86,6 +93,7 @@ class _PostgresEngine:
     on_standby = "pg_is_in_recovery()"
     key_share = " FOR KEY SHARE"
     share = " FOR SHARE"
+    inserts_in_with = True
 
     def __init__(self, uri: str) -> None:
         self.shown = mask_uri(uri)
@@ -209,6 +217,14 @@ class _PostgresEngine:
 
     def _run(self, sql: str, parameters: Sequence[Any]) -> int:
         return self._read_once(lambda db: db.execute(sql, parameters).rowcount)
+
+    def stamp_lock(self, key: int) -> str:
+        # Shared, and of the transaction: writers do not wait for it, and a pooler does not pass it on.
+        return f" FROM (SELECT pg_advisory_xact_lock_shared({_STAMPS}, {key})) AS held"
+
+    def stamping(self, key: int) -> frozenset[str]:
+        # Looked at, never taken: a reader that waited for the lock would hold up every writer behind it.
+        return frozenset(row[0] for row in self.read(lambda db: db.execute(_STAMPING, (key,)).fetchall()))
 
     def may_change(self, table: str) -> bool:
         rights = ("SELECT", "INSERT", "UPDATE", "DELETE")

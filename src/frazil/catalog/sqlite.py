@@ -75,6 +75,7 @@ class _SqliteEngine:
     # BEGIN IMMEDIATE lets one change run at a time: there are no concurrent deletes.
     key_share = ""
     share = ""
+    inserts_in_with = False
 
     def __init__(self, path: str, mode: str, busy_seconds: float, runtime: Runtime) -> None:
         self._path = path
@@ -162,6 +163,15 @@ class _SqliteEngine:
             if _primary_code(error) == sqlite3.SQLITE_IOERR:
                 raise OutcomeUnknown(f"SQLite could not write {self._path} ({error.sqlite_errorname})") from error
             raise
+
+    def stamp_lock(self, key: int) -> str:  # noqa: ARG002 - the database has one writer at a time
+        return ""
+
+    def stamping(self, key: int) -> frozenset[str]:  # noqa: ARG002
+        if self._mode != "ro":
+            # Begun when the one that is under way has ended.
+            self.write(lambda _: None, keep=lambda _: False, durable=False)
+        return frozenset()
 
     def may_change(self, table: str) -> bool:  # noqa: ARG002 - a user who may write the file may write all of it
         return self._mode != "ro"

@@ -14,6 +14,7 @@ from frazil.catalog.base import (
     ChangeLog,
     ChangeRecord,
     CommitLocks,
+    CommitOrder,
     CommitQueue,
     CommitRecord,
     Committed,
@@ -45,6 +46,8 @@ class PointerSwap:
     """None: there must be no such table, and it is made."""
     new: str | None
     """None: the table is removed."""
+    about: str = ""
+    """What the commit did, as the order of commits keeps it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +136,9 @@ class PointerStore(Protocol):
 
     @property
     def locks(self) -> CommitLocks | None: ...
+
+    @property
+    def order(self) -> CommitOrder | None: ...
 
     def read(self, ident: Ident) -> Pointer:
         """The current value, from the primary. Raises NoSuchTable, CatalogUnavailable."""

@@ -92,19 +92,21 @@ def show(target: Target, table: TableName) -> None:
 @verb
 def history(
     target: Target,
-    table: TableName,
+    table: Annotated[str, typer.Argument(metavar="[TABLE]", help="As in shop.events; without it all tables.")] = "",
     limit: Annotated[int, typer.Option("-n", "--limit", min=0, help="Only the newest N; 0 for all.")] = 20,
     branch: Annotated[str, typer.Option("--branch", help="Whose history.")] = "main",
 ) -> None:
-    """The snapshots of a branch, newest first."""
+    """The snapshots of a branch, newest first; without a table the commits of all tables."""
     from frazil.cli import _describe as describe
 
     with target.connect(read_only=True) as lake:
-        found = describe.history(lake, table, branch, limit)
+        found = describe.history(lake, table, branch, limit) if table else describe.lake_history(lake, limit)
     if target.json:
         out.print_json(found)
-    else:
+    elif table:
         describe.print_history(found)
+    else:
+        describe.print_lake_history(found)
 
 
 @app.command()

@@ -18,7 +18,7 @@ from frazil.cli._snippets import snippets
 from frazil.commit.origins import author_of
 from frazil.errors import InvalidInput
 from frazil.format.metadata import MAIN, TableMetadata
-from frazil.model import Commit, Ident, SharedCommit, Snapshot
+from frazil.model import Commit, Ident, LakeCommit, SharedCommit, Snapshot
 from frazil.table.source import CurrentTable
 from frazil.wording import counted
 
@@ -228,3 +228,42 @@ def commit_sentence(commit: Commit, table: str) -> str:
         f"({out.human_bytes(commit.bytes_written)}) to {table}{retries}: "
         f"snapshot {commit.snapshot_id}, commit id {commit.commit_id}."
     )
+
+
+def lake_history(lake: Lake, limit: int) -> list[dict[str, Any]]:
+    """The commits of all tables, newest first."""
+    return [_lake_commit(each) for each in reversed(lake.history(limit=limit or None))]
+
+
+def _lake_commit(commit: LakeCommit) -> dict[str, Any]:
+    return {
+        "committed_at": out.iso_time(int(commit.committed_at.timestamp() * 1000)),
+        "commit_id": commit.commit_id,
+        "verb": commit.verb,
+        "app": commit.app,
+        "host": commit.host,
+        "tables": [
+            {
+                "table": each.table,
+                "action": each.action,
+                "snapshot_ids": list(each.snapshot_ids),
+                "renamed_from": each.renamed_from,
+            }
+            for each in commit.tables
+        ],
+    }
+
+
+def print_lake_history(found: list[dict[str, Any]]) -> None:
+    rows = (
+        [each["committed_at"], each["verb"], each["app"], ", ".join(map(_moved, each["tables"])), each["commit_id"]]
+        for each in found
+    )
+    out.print_grid(["committed at", "verb", "app", "tables", "commit id"], rows)
+
+
+def _moved(table: Mapping[str, Any]) -> str:
+    """With what happened to the name."""
+    if table["renamed_from"]:
+        return f"{table['renamed_from']} is {table['table']}"
+    return str(table["table"]) if table["action"] == "commit" else f"{table['table']} ({table['action']})"

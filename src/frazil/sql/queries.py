@@ -8,6 +8,7 @@ Only table names are replaced in the text; Spark parses the rest as the user wro
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -33,10 +34,12 @@ class Reader(Protocol):
     def table(self, name: str | tuple[str, ...]) -> TransactionTable: ...
 
 
-def query(context: Context, text: str, reader: Reader | None = None) -> Frame:
+def query(
+    context: Context, text: str, reader: Reader | None = None, *, as_of: dt.datetime | str | int | None = None
+) -> Frame:
     """The frame of a query. Raises InvalidInput, NoSuchTable, Unsupported."""
     session = context.session("A query")
-    return prepared(context, text, reader or context.snapshot(session), session).run()
+    return prepared(context, text, reader or context.snapshot(session, as_of), session).run()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
@@ -114,8 +115,8 @@ class Context:
             raise refused from error
         return Table(CommitNow(self._bound(self.given), ident))
 
-    def snapshot(self, session: Session) -> LakeSnapshot:
-        return LakeSnapshot(self._bound(session))
+    def snapshot(self, session: Session, as_of: dt.datetime | str | int | None = None) -> LakeSnapshot:
+        return LakeSnapshot(self._bound(session), as_of)
 
     def transaction(self, session: Session | None, isolation: str) -> Transaction:
         """The transaction of one statement."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from collections.abc import Callable
 from typing import Any
@@ -30,21 +31,32 @@ _STATEMENTS: dict[str, Callable[[Context, Cursor], Any]] = {
 _KNOWN = "SELECT, INSERT, UPDATE, DELETE, MERGE, CREATE, DROP, ALTER TABLE, SHOW, DESCRIBE and CALL"
 
 
-def execute(lake: LakeLike, text: str, spark: object = None) -> Any:
-    """Run one statement: a DataFrame for a query, a Commit or None for everything else."""
+def execute(lake: LakeLike, text: str, spark: object = None, as_of: dt.datetime | str | int | None = None) -> Any:
+    """Run one statement: a DataFrame for a query, a Commit or None for everything else. ``as_of``: a query alone."""
     context = Context(lake, None if spark is None else checked(spark))
     cursor = Cursor(read_statement(text))
     first = cursor.take().value.upper()
     cursor.at = 0
     if first == "WITH" and len(cursor.until("INSERT")) < len(cursor.statement.tokens):
         cursor.at = 0
+        _check_now("INSERT", as_of)
         return dml.insert(context, cursor)
     if first in QUERY_WORDS:
-        return query(context, text)
+        return query(context, text, as_of=as_of)
+    _check_now(first, as_of)
     run = _STATEMENTS.get(first)
     if run is None:
         raise Unsupported(f"lake.sql() does not support {first[:20]}", advice=f"Supported are {_KNOWN}")
     return run(context, cursor)
+
+
+def _check_now(word: str, as_of: object) -> None:
+    """Raises InvalidInput for a statement that is not a query and names a time."""
+    if as_of is not None:
+        raise InvalidInput(
+            f"as_of belongs to queries, and {word[:20]} is not one: the lake as it was can only be read",
+            advice="Leave as_of out, or write SELECT, WITH … SELECT, FROM … or VALUES",
+        )
 
 
 def attach(lake: LakeLike, spark: object = None) -> dict[str, str]:

@@ -196,12 +196,19 @@ class SimulatedEngine:
     on_standby = "0"
     key_share = ""
     share = ""
+    inserts_in_with = False
 
     def __init__(self, process: Process) -> None:
         self._process = process
         self._database = process.world.database
         self._trip_s = process.world.database_s
         self.clock: Callable[[], str] = lambda: str(self._database.now_ms)
+
+    def stamp_lock(self, key: int) -> str:  # noqa: ARG002 - one transaction at a time
+        return ""
+
+    def stamping(self, key: int) -> frozenset[str]:  # noqa: ARG002
+        return frozenset()
 
     def read(self, work: Callable[[Db], T]) -> T:
         process = self._process
