@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from frazil import observe
 from frazil.catalog.base import Head
@@ -39,6 +39,7 @@ from frazil.table.call import Evaluated, Statement
 from frazil.table.destination import Refuse
 from frazil.table.handle import TableHandle
 from frazil.table.options import WriteOptions, checked_commit_id, checked_retry
+from frazil.table.several import check_several
 
 if TYPE_CHECKING:
     from frazil.lake import Lake
@@ -74,6 +75,10 @@ class Instant:
 
     def has(self, ident: Ident) -> bool:
         return self._pointers is not None and ident in self._pointers
+
+    def idents(self) -> frozenset[Ident] | None:
+        """None: the catalog cannot read all pointers at once."""
+        return None if self._pointers is None else frozenset(self._pointers)
 
     def _load(self, ident: Ident) -> Head:
         if self._pointers is None:
@@ -201,10 +206,24 @@ class Transaction:
 
     def table(self, name: str | tuple[str, ...]) -> TransactionTable:
         """A table as the transaction sees it: pinned, with the transaction's own changes."""
+        return self._table(name, self.lake)
+
+    def _table(self, name: str | tuple[str, ...], lake: Lake) -> TransactionTable:
+        """``lake`` is this transaction's, perhaps with another Spark session."""
         self._check_open()
         ident = Ident.parse(name)
         self._pinned(ident)
-        return TransactionTable(KeepForTransaction(self, ident))
+        return TransactionTable(KeepForTransaction(self, ident, lake))
+
+    def sql(self, text: str, spark: object | None = None) -> Any:
+        """Run one statement of Spark's SQL inside the transaction, as ``lake.sql`` does outside of one.
+
+        SELECT, INSERT, UPDATE, DELETE, MERGE, CREATE TABLE, DROP TABLE, ALTER TABLE, SHOW and DESCRIBE. A query sees
+        the transaction's own writes, and what it reads is checked at the commit. A statement that fails has done
+        nothing, and the transaction goes on.
+        """
+        self._check_open()
+        return self.lake._sql_in(self, text, spark)
 
     def create_table(
         self,
@@ -233,7 +252,11 @@ class Transaction:
         self._tables[ident] = PinnedTable(Head("", made, self.lake.runtime.now_ms()), made)
         table = self.table(name)
         if as_ is not None:
-            table.append(as_)
+            try:
+                table.append(as_)
+            except BaseException:
+                self._tables.pop(ident, None)
+                raise
         return table
 
     def drop_table(self, name: str | tuple[str, ...]) -> None:
@@ -243,10 +266,11 @@ class Transaction:
         with self._noting():
             self._check_several("drop_table() in a transaction")
             table = self._pinned(ident)
-        self._drop_files(table)
-        table.operations, table.bases, table.is_dropped = [], [], True
+        # Before their files go: an interruption must not leave operations without files.
+        operations, table.operations, table.bases, table.is_dropped = table.operations, [], [], True
         if table.is_made:
             del self._tables[ident]
+        self._drop_files(operations)
 
     def commit(self) -> Commit | TransactionCommit | None:
         """Make everything visible at once. None: there was nothing to commit. Raises ConflictError and its like.
@@ -309,7 +333,11 @@ class Transaction:
         elif self._state == "open":
             self.commit()
 
-    # For lake.run
+    # For lake.run and lake.sql
+
+    def _idents(self) -> frozenset[Ident] | None:
+        """The tables at its instant; None: nothing is pinned yet, or the catalog has no instant of all tables."""
+        return None if self._instant is None else self._instant.idents()
 
     @property
     def _is_open(self) -> bool:
@@ -439,13 +467,7 @@ class Transaction:
 
     def _check_several(self, what: str) -> None:
         """Raises Unsupported where the catalog cannot swap several tables at once."""
-        if not self._swaps_tables:
-            raise Unsupported(
-                f"The catalog {self.lake.catalog.name} commits one table at a time and does not take {what}",
-                advice="Commit one table after the other, each with a commit_id, so that the rest can be repeated; or "
-                "write to branches and fast-forward them at the end; or keep the tables in a catalog on SQLite or "
-                "Postgres",
-            )
+        check_several(self.lake.catalog, what)
 
     def _keep(self, ident: Ident, operation: Operation, base: TableMetadata) -> None:
         """Commit an operation that was made on ``base`` at the end of the transaction."""
@@ -549,10 +571,10 @@ class Transaction:
 
     def _drop_staged(self) -> None:
         for table in self._tables.values():
-            self._drop_files(table)
+            self._drop_files(table.operations)
 
-    def _drop_files(self, table: PinnedTable) -> None:
-        for operation in table.operations:
+    def _drop_files(self, operations: Sequence[Operation]) -> None:
+        for operation in operations:
             if isinstance(operation, Write):
                 self.lake.storage.delete(operation.staged_paths)
 
@@ -591,10 +613,8 @@ class TableInTransaction:
 
     transaction: Transaction
     ident: Ident
-
-    @property
-    def lake(self) -> Lake:
-        return self.transaction.lake
+    lake: Lake
+    """The transaction's, perhaps with the Spark session of one statement."""
 
     @property
     def pinned(self) -> PinnedTable:
@@ -624,10 +644,11 @@ class KeepForTransaction:
 
     transaction: Transaction
     ident: Ident
+    lake: Lake
 
     @property
     def source(self) -> TableInTransaction:
-        return TableInTransaction(self.transaction, self.ident)
+        return TableInTransaction(self.transaction, self.ident, self.lake)
 
     def accept(self, verb: str, given: WriteOptions) -> WriteOptions:
         if verb == "cherry_pick":
