@@ -333,7 +333,12 @@ class Transaction:
         elif self._state == "open":
             self.commit()
 
-    # For lake.run and lake.sql
+    # For lake.run, lake.sql and sinks
+
+    def _writes_to(self, ident: Ident) -> bool:
+        """It is open, and its commit will change this table and not drop it."""
+        table = self._tables.get(ident)
+        return self._is_open and table is not None and table.is_written and not table.is_dropped
 
     def _idents(self) -> frozenset[Ident] | None:
         """The tables at its instant; None: nothing is pinned yet, or the catalog has no instant of all tables."""
