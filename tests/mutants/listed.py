@@ -413,15 +413,6 @@ MUTANTS = (
         unseen="the simulated streams write one table",
     ),
     Mutant(
-        "a batch of several tables that comes again is written again",
-        "P11",
-        "frazil.table.sink:moved_mark",
-        'if judge(sink_id, mark, batch_id, query) == "skip":',
-        'if judge(sink_id, mark, batch_id, query) == "":',
-        tests="test_sinks",
-        unseen="the simulated streams have a sink of their own",
-    ),
-    Mutant(
         "a change without a snapshot records no id",
         "P12",
         "frazil.commit.attempt:Attempt._record",

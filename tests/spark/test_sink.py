@@ -225,7 +225,8 @@ def check_tables(lake: frazil.Lake) -> list[int]:
     totals = lake.table("shop.totals").scan().to_arrow().to_pylist()
     wanted = [{"digit": digit, "n": len([each for each in found if each % 10 == digit])} for digit in range(10)]
     assert sorted(totals, key=lambda row: row["digit"]) == [each for each in wanted if each["n"]]
-    assert sum(lake.table("shop.audit").scan().to_arrow()["rows"].to_pylist()) == len(found)
+    counts: list[Any] = lake.table("shop.audit").scan().to_arrow()["rows"].to_pylist()
+    assert sum(counts) == len(found)
     return found
 
 

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from frazil.commit.intents import SinkMark
 from frazil.commit.operations import Identity, MetadataChange, Write
@@ -108,9 +108,13 @@ def query_of(frame: Any) -> str | None:
 
 SinkWrite = Callable[["Table", Any], Commit]
 """What a sink does with a batch: one write to the table it is given."""
-SinkTransaction = Callable[["Transaction", Any], object]
-"""What a sink does with a batch in a transaction: any number of writes to any tables."""
 _OF_A_TRANSACTION = ("isolation", "retry")
+
+
+class SinkTransaction(Protocol):
+    """What a sink does with a batch in a transaction: any number of writes to any tables."""
+
+    def __call__(self, transaction: Transaction, batch: Any, /) -> object: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,24 +159,6 @@ class TransactionSink:
     _write: SinkTransaction
     _options: Mapping[str, Any]
 
-    @staticmethod
-    def of(table: Table, sink_id: str, write: object, options: WriteOptions) -> TransactionSink:
-        """Raises InvalidInput, and Unsupported where the catalog commits one table at a time."""
-        if not callable(write):
-            raise InvalidInput(
-                f"With transaction=True, mode is a function of the transaction and the batch, not {write!r}",
-                advice="Leave transaction out to append or upsert into this table alone",
-            )
-        wrong = next((name for name in options if name not in _OF_A_TRANSACTION), None)
-        if wrong is not None:
-            raise InvalidInput(
-                f"{wrong} belongs to a write, and the function of a sink with transaction=True makes these itself",
-                advice=f"Give {wrong} to the write inside the function",
-            )
-        check_several(table._lake.catalog, "stream_sink(transaction=True)")
-        given = {name: each for name, each in options.items() if each is not None}
-        return TransactionSink(table, sink_id, write, given)
-
     def __call__(self, batch: Any, batch_id: int) -> Commit | TransactionCommit | None:
         """Write the batch. None: it was written before.
 
@@ -197,6 +183,24 @@ class TransactionSink:
                 advice="Raise an exception to write nothing: the stream stops, and repeats the batch",
             )
         return transaction
+
+
+def transaction_sink(table: Table, sink_id: str, write: object, options: WriteOptions) -> TransactionSink:
+    """Raises InvalidInput, and Unsupported where the catalog commits one table at a time."""
+    if not callable(write):
+        raise InvalidInput(
+            f"With transaction=True, mode is a function of the transaction and the batch, not {write!r}",
+            advice="Leave transaction out to append or upsert into this table alone",
+        )
+    wrong = next((name for name in options if name not in _OF_A_TRANSACTION), None)
+    if wrong is not None:
+        raise InvalidInput(
+            f"{wrong} belongs to a write, and the function of a sink with transaction=True makes these itself",
+            advice=f"Give {wrong} to the write inside the function",
+        )
+    check_several(table._lake.catalog, "stream_sink(transaction=True)")
+    given = {name: each for name, each in options.items() if each is not None}
+    return TransactionSink(table, sink_id, write, given)
 
 
 class MoveSinkMark:

@@ -12,7 +12,7 @@ from frazil.format.times import Moment
 from frazil.on_spark.session import chosen as chosen_session
 from frazil.table.handle import TableHandle
 from frazil.table.options import WriteOptions, check_plain
-from frazil.table.sink import SinkTransaction, SinkWrite, StreamSink, TransactionSink, checked_id
+from frazil.table.sink import SinkTransaction, SinkWrite, StreamSink, TransactionSink, checked_id, transaction_sink
 
 if TYPE_CHECKING:
     from frazil.lake import Lake
@@ -77,7 +77,7 @@ class Table(TableHandle):
         check_plain(mode)
         given: WriteOptions = {"retry": Retry.streaming(), **options}
         if transaction:
-            return TransactionSink.of(self, checked_id(id), mode, given)
+            return transaction_sink(self, checked_id(id), mode, given)
         if mode == "append":
             given = {"on_deleted": "keep", **given}
         return StreamSink(self, checked_id(id), cast(Any, mode), given)
