@@ -163,7 +163,7 @@ class Within:
         self.transaction.drop_table(name)
 
     def check_outside(self, what: str, why: str) -> NoReturn:
-        raise Unsupported(f"{what} is not for transactions: {why}", advice="Run it before BEGIN or after COMMIT")
+        raise Unsupported(f"{what} is not for transactions: {why}", advice="Run it outside of the transaction")
 
 
 @dataclass(frozen=True, slots=True)
