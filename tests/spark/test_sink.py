@@ -310,6 +310,7 @@ SEVERAL = """
 """
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.skipif(KIND != "local", reason="starts Spark itself")
 def test_p11_a_query_of_three_tables_killed_anywhere_writes_each_row_once(tmp_path: Path) -> None:
     folder, checkpoint = tmp_path / "lake", tmp_path / "checkpoint"
@@ -317,7 +318,7 @@ def test_p11_a_query_of_three_tables_killed_anywhere_writes_each_row_once(tmp_pa
     program.write_text(textwrap.dedent(SEVERAL))
 
     def run(kill_at: int, where: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, str(program), str(folder), str(checkpoint), str(kill_at), where, "4"]
+        command = [sys.executable, str(program), str(folder), str(checkpoint), str(kill_at), where, "3"]
         return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
 
     with frazil.connect(str(folder)) as lake:
@@ -333,4 +334,4 @@ def test_p11_a_query_of_three_tables_killed_anywhere_writes_each_row_once(tmp_pa
         done = run(-1, "")
         assert "batch 2 written" in done.stdout, done.stderr[-3000:]
         assert "done" in done.stdout, done.stderr[-3000:]
-        assert len(check_tables(lake)) >= 100
+        assert len(check_tables(lake)) >= 80
