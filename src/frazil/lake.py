@@ -42,6 +42,7 @@ from frazil.past import lake_history
 from frazil.repeat import Transactional, decorated
 from frazil.repeat import run as run_function
 from frazil.runtime import SYSTEM, Runtime
+from frazil.sql.begun import Begun
 from frazil.stage.rows import incoming_schema, opened
 from frazil.table.destination import CommitNow
 from frazil.table.table import Table
@@ -175,6 +176,7 @@ class Lake:
         self._opened = connection.open(runtime)
         self.runtime = runtime
         self._peers: dict[int, Any] = {}
+        self._begun = Begun()
         if self._opened.created and self._opened.kind != "memory":
             _log.warning("Created a new lake at %s", self.uri)
 
@@ -398,15 +400,22 @@ class Lake:
 
     def sql(self, text: str, spark: object | None = None, *, as_of: dt.datetime | str | int | None = None) -> Any:
         """Run one statement of Spark's SQL: SELECT, INSERT, UPDATE, DELETE, MERGE, CREATE, DROP, ALTER TABLE, SHOW,
-        DESCRIBE, CALL.
+        DESCRIBE, CALL; and BEGIN, COMMIT, ROLLBACK.
 
         A query gives a DataFrame, pinned at one instant of all tables; a write gives its Commit, everything else None.
+        Between BEGIN and COMMIT, the statements that this thread runs on this lake are one transaction, and COMMIT
+        gives what ``Transaction.commit`` gives.
         Queries need a session: the one given, else the lake's, else the active one. docs/sql.md has it all.
         ``as_of``: a query over the whole lake as it was at that time, as ``snapshot`` takes it.
         """
+        from frazil.sql.statements import run
+
+        return run(self, self._begun, text, spark, as_of)
+
+    def _sql_in(self, transaction: Transaction, text: str, spark: object | None) -> Any:
         from frazil.sql.statements import execute
 
-        return execute(self, text, spark, as_of)
+        return execute(self, text, spark, transaction)
 
     def attach(self, spark: object | None = None) -> dict[str, str]:
         """Make every table a temporary view of a Spark session; returns table → view.
@@ -437,7 +446,8 @@ class Lake:
             )
 
     def close(self) -> None:
-        """Close the lake's connections. A closed lake cannot be used again."""
+        """Close the lake's connections. A closed lake cannot be used again. What SQL has begun is rolled back."""
+        self._begun.close()
         peer = self._peers.pop(os.getpid(), None)
         if peer is not None and not hasattr(self.catalog, "pyiceberg"):
             peer.close()

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -34,7 +33,7 @@ from frazil.errors import (
     StorageError,
 )
 from frazil.model import Commit, Ident, TransactionCommit
-from frazil.table.options import checked_commit_id, checked_retry
+from frazil.table.options import check_plain, checked_commit_id, checked_retry
 from frazil.transaction import Course, Transaction
 
 if TYPE_CHECKING:
@@ -94,13 +93,7 @@ def _with_transaction(function: Callable[..., T], args: Any, kwargs: Any, transa
 def _check_function(function: object) -> None:
     if not callable(function):
         raise InvalidInput(f"run() needs a function of a transaction, not {type(function).__name__}")
-    kinds = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
-    if any(kind(function) for kind in kinds):
-        raise InvalidInput(
-            "A function that is called again after a conflict must return its value itself",
-            evidence="A coroutine or generator does its work after it has returned",
-            advice="Give a plain function",
-        )
+    check_plain(function)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from frazil import observe
 from frazil.catalog.base import Head
@@ -42,6 +42,7 @@ from frazil.table.call import Evaluated, Statement
 from frazil.table.destination import Refuse
 from frazil.table.handle import TableHandle
 from frazil.table.options import WriteOptions, checked_commit_id, checked_retry
+from frazil.table.several import check_several
 
 if TYPE_CHECKING:
     from frazil.lake import Lake
@@ -78,8 +79,9 @@ class Instant:
     def has(self, ident: Ident) -> bool:
         return self._pointers is not None and ident in self._pointers
 
-    def idents(self) -> list[Ident]:
-        return self._lake.catalog.tables() if self._pointers is None else sorted(self._pointers)
+    def idents(self) -> frozenset[Ident] | None:
+        """None: the catalog cannot read all pointers at once."""
+        return None if self._pointers is None else frozenset(self._pointers)
 
     def _load(self, ident: Ident) -> Head:
         if self._pointers is None:
@@ -99,7 +101,8 @@ class LakeSnapshot:
 
     def tables(self) -> list[str]:
         """The names of the tables that there were."""
-        return [str(each) for each in self._instant.idents()]
+        found = self._instant.idents()
+        return [str(each) for each in (self._lake.catalog.tables() if found is None else sorted(found))]
 
     def table(self, name: str | tuple[str, ...]) -> TransactionTable:
         """A table as it was at this instant. It can be read, and refuses to be written to."""
@@ -211,10 +214,24 @@ class Transaction:
 
     def table(self, name: str | tuple[str, ...]) -> TransactionTable:
         """A table as the transaction sees it: pinned, with the transaction's own changes."""
+        return self._table(name, self.lake)
+
+    def _table(self, name: str | tuple[str, ...], lake: Lake) -> TransactionTable:
+        """``lake`` is this transaction's, perhaps with another Spark session."""
         self._check_open()
         ident = Ident.parse(name)
         self._pinned(ident)
-        return TransactionTable(KeepForTransaction(self, ident))
+        return TransactionTable(KeepForTransaction(self, ident, lake))
+
+    def sql(self, text: str, spark: object | None = None) -> Any:
+        """Run one statement of Spark's SQL inside the transaction, as ``lake.sql`` does outside of one.
+
+        SELECT, INSERT, UPDATE, DELETE, MERGE, CREATE TABLE, DROP TABLE, ALTER TABLE, SHOW and DESCRIBE. A query sees
+        the transaction's own writes, and what it reads is checked at the commit. A statement that fails has done
+        nothing, and the transaction goes on.
+        """
+        self._check_open()
+        return self.lake._sql_in(self, text, spark)
 
     def create_table(
         self,
@@ -244,7 +261,11 @@ class Transaction:
         self._tables[ident] = PinnedTable(Head("", made, self.lake.runtime.now_ms()), made)
         table = self.table(name)
         if as_ is not None:
-            table.append(as_)
+            try:
+                table.append(as_)
+            except BaseException:
+                self._tables.pop(ident, None)
+                raise
         return table
 
     def drop_table(self, name: str | tuple[str, ...]) -> None:
@@ -255,10 +276,11 @@ class Transaction:
             self._check_several("drop_table() in a transaction")
             self._check_drops(ident)
             table = self._pinned(ident)
-        self._drop_files(table)
-        table.operations, table.bases, table.is_dropped = [], [], True
+        # Before their files go: an interruption must not leave operations without files.
+        operations, table.operations, table.bases, table.is_dropped = table.operations, [], [], True
         if table.is_made:
             del self._tables[ident]
+        self._drop_files(operations)
 
     def commit(self) -> Commit | TransactionCommit | None:
         """Make everything visible at once. None: there was nothing to commit. Raises ConflictError and its like.
@@ -331,7 +353,16 @@ class Transaction:
             advice="Begin another one where it is needed",
         )
 
-    # For lake.run
+    # For lake.run, lake.sql and sinks
+
+    def _writes_to(self, ident: Ident) -> bool:
+        """It is open, and its commit will change this table and not drop it."""
+        table = self._tables.get(ident)
+        return self._is_open and table is not None and table.is_written and not table.is_dropped
+
+    def _idents(self) -> frozenset[Ident] | None:
+        """The tables at its instant; None: nothing is pinned yet, or the catalog has no instant of all tables."""
+        return None if self._instant is None else self._instant.idents()
 
     @property
     def _is_open(self) -> bool:
@@ -478,13 +509,7 @@ class Transaction:
 
     def _check_several(self, what: str) -> None:
         """Raises Unsupported where the catalog cannot swap several tables at once."""
-        if not self._swaps_tables:
-            raise Unsupported(
-                f"The catalog {self.lake.uri} commits one table at a time and does not take {what}",
-                advice="Commit one table after the other, each with a commit_id, so that the rest can be repeated; or "
-                "write to branches and fast-forward them at the end; or keep the tables in a catalog on SQLite or "
-                "Postgres, or on a REST server with the endpoint transactions/commit",
-            )
+        check_several(self.lake.catalog, what)
 
     def _check_drops(self, ident: Ident) -> None:
         if not self.lake.catalog.capabilities.drops_in_swap:
@@ -601,10 +626,10 @@ class Transaction:
 
     def _drop_staged(self) -> None:
         for table in self._tables.values():
-            self._drop_files(table)
+            self._drop_files(table.operations)
 
-    def _drop_files(self, table: PinnedTable) -> None:
-        for operation in table.operations:
+    def _drop_files(self, operations: Sequence[Operation]) -> None:
+        for operation in operations:
             if isinstance(operation, Write):
                 self.lake.storage.delete(operation.staged_paths)
 
@@ -643,10 +668,8 @@ class TableInTransaction:
 
     transaction: Transaction
     ident: Ident
-
-    @property
-    def lake(self) -> Lake:
-        return self.transaction.lake
+    lake: Lake
+    """The transaction's, perhaps with the Spark session of one statement."""
 
     @property
     def pinned(self) -> PinnedTable:
@@ -676,10 +699,11 @@ class KeepForTransaction:
 
     transaction: Transaction
     ident: Ident
+    lake: Lake
 
     @property
     def source(self) -> TableInTransaction:
-        return TableInTransaction(self.transaction, self.ident)
+        return TableInTransaction(self.transaction, self.ident, self.lake)
 
     def accept(self, verb: str, given: WriteOptions) -> WriteOptions:
         if verb == "cherry_pick":

@@ -204,3 +204,134 @@ def test_p11_a_query_killed_between_commit_and_checkpoint_writes_each_row_once(t
         assert found == list(range(len(found)))
         assert len(found) >= 100
     assert os.path.exists(copy)
+
+
+# Several tables in one transaction
+
+
+TABLES = ("shop.t", "shop.totals", "shop.audit")
+
+
+def make_tables(lake: frazil.Lake) -> None:
+    lake.create_table("shop.t", SCHEMA)
+    lake.create_table("shop.totals", "digit bigint not null, n bigint", keys=["digit"])
+    lake.create_table("shop.audit", "rows bigint")
+
+
+def check_tables(lake: frazil.Lake) -> list[int]:
+    """Every row is in each table once; returns the rows."""
+    found = numbers(lake.table("shop.t"))
+    assert found == list(range(len(found)))
+    totals = lake.table("shop.totals").scan().to_arrow().to_pylist()
+    wanted = [{"digit": digit, "n": len([each for each in found if each % 10 == digit])} for digit in range(10)]
+    assert sorted(totals, key=lambda row: row["digit"]) == [each for each in wanted if each["n"]]
+    counts: list[Any] = lake.table("shop.audit").scan().to_arrow()["rows"].to_pylist()
+    assert sum(counts) == len(found)
+    return found
+
+
+def written(tx: frazil.Transaction, rows: Any) -> None:
+    totals = rows.groupBy((F.col("n") % 10).alias("digit")).agg(F.count("*").alias("n"))
+    merge = tx.table("shop.totals").merge(totals, on=["digit"])
+    merge.when_matched_update({"n": "target.n + source.n"}).when_not_matched_insert_all().execute()
+    tx.table("shop.t").append(rows)
+    tx.sql(f"INSERT INTO shop.audit VALUES ({rows.count()})")
+
+
+@pytest.mark.everywhere
+def test_p11_a_batch_of_three_tables_is_written_once(lake: frazil.Lake, spark: Any) -> None:
+    make_tables(lake)
+    sink = lake.table("shop.audit").stream_sink(id="s", mode=written, transaction=True)
+    done = [sink(batch(spark, first), number) for first, number in ((0, 0), (10, 1), (10, 1), (20, 2))]
+    assert [each is not None for each in done] == [True, True, False, True]
+    assert len(check_tables(lake)) == 30
+    with pytest.raises(frazil.InvalidInput, match="has written batch 2"):
+        sink(batch(spark, 0), 0)
+
+
+def test_p11_a_conflict_of_one_table_repeats_the_whole_batch(lake: frazil.Lake, spark: Any) -> None:
+    make_tables(lake)
+    once: list[int] = []
+
+    def interrupted(tx: frazil.Transaction, rows: Any) -> None:
+        written(tx, rows)
+        if len(once) < 2:
+            once.append(1)
+            lake.table("shop.totals").update({"n": "n"}, "true")
+
+    sink = lake.table("shop.t").stream_sink(id="s", mode=interrupted, transaction=True)
+    sink(batch(spark, 0), 0)
+    sink(batch(spark, 10), 1)
+    assert len(check_tables(lake)) == 20
+    assert len(once) == 2
+
+
+SEVERAL = """
+    import os, signal, sys
+    import frazil
+    from pyspark.sql import functions as F
+
+    folder, checkpoint, where = sys.argv[1], sys.argv[2], sys.argv[4]
+    kill_at, stop_at = int(sys.argv[3]), int(sys.argv[5])
+    spark = frazil.spark(master="local[1]", memory="512m", conf={"spark.driver.host": "localhost",
+        "spark.driver.bindAddress": "localhost", "spark.sql.shuffle.partitions": "1"})
+    lake = frazil.connect(folder, create=False)
+    here = {"batch": -1}
+
+    def die(at):
+        if here["batch"] == kill_at and at == where:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def write(tx, rows):
+        totals = rows.groupBy((F.col("n") % 10).alias("digit")).agg(F.count("*").alias("n"))
+        merge = tx.table("shop.totals").merge(totals, on=["digit"])
+        merge.when_matched_update({"n": "target.n + source.n"}).when_not_matched_insert_all().execute()
+        tx.table("shop.t").append(rows)
+        # Files of two tables are written, and nothing is committed.
+        die("inside")
+        tx.sql(f"INSERT INTO shop.audit VALUES ({rows.count()})")
+
+    sink = lake.table("shop.audit").stream_sink(id="killed", mode=write, transaction=True)
+    rows = (spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 20).option("numPartitions", 1).load()
+            .select(F.col("value").alias("n"), F.lit("x").alias("note")))
+
+    def each(batch, batch_id):
+        here["batch"] = batch_id
+        done = sink(batch, batch_id)
+        print("batch", batch_id, "skipped" if done is None else "written", flush=True)
+        # Committed here, and not yet known to Spark's checkpoint.
+        die("after")
+
+    query = rows.writeStream.foreachBatch(each).option("checkpointLocation", checkpoint).start()
+    while (query.lastProgress or {}).get("batchId", -1) < stop_at:
+        query.awaitTermination(1)
+    query.stop()
+    print("done")
+"""
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(KIND != "local", reason="starts Spark itself")
+def test_p11_a_query_of_three_tables_killed_anywhere_writes_each_row_once(tmp_path: Path) -> None:
+    folder, checkpoint = tmp_path / "lake", tmp_path / "checkpoint"
+    program = tmp_path / "stream.py"
+    program.write_text(textwrap.dedent(SEVERAL))
+
+    def run(kill_at: int, where: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, str(program), str(folder), str(checkpoint), str(kill_at), where, "3"]
+        return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+
+    with frazil.connect(str(folder)) as lake:
+        lake.create_namespace("shop")
+        make_tables(lake)
+        after = run(0, "after")
+        assert after.returncode == -signal.SIGKILL, after.stderr[-3000:]
+        assert len(check_tables(lake)) == 20
+        inside = run(2, "inside")
+        assert inside.returncode == -signal.SIGKILL, inside.stderr[-3000:]
+        assert inside.stdout.split("\n")[:2] == ["batch 0 skipped", "batch 1 written"]
+        assert len(check_tables(lake)) == 40, "of the batch in which it was killed, no table has a row"
+        done = run(-1, "")
+        assert "batch 2 written" in done.stdout, done.stderr[-3000:]
+        assert "done" in done.stdout, done.stderr[-3000:]
+        assert len(check_tables(lake)) >= 80

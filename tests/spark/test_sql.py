@@ -313,6 +313,60 @@ def test_p22_a_change_of_other_rows_is_none(shop: frazil.Lake, run: Run, monkeyp
     assert len(table_rows(shop, "shop.names")) == 3
 
 
+# Transactions
+
+
+def test_a_query_sees_what_its_transaction_has_done(shop: frazil.Lake, spark: Any) -> None:
+    before = rows(shop.sql("SELECT id, label FROM shop.names", spark))
+    with shop.transaction() as tx:
+        tx.sql("INSERT INTO shop.names VALUES (7, 'seven')")
+        tx.sql("UPDATE shop.names SET label = 'ONE' WHERE id = 1", spark)
+        tx.sql("CREATE TABLE shop.made AS SELECT id, upper(label) AS label FROM shop.names WHERE id > 1", spark)
+        tx.sql("INSERT INTO shop.made SELECT id, name FROM shop.events WHERE id = 3", spark)
+        found = tx.sql("SELECT n.id, n.label, m.label FROM shop.names n LEFT JOIN shop.made m ON n.id = m.id", spark)
+        assert rows(found) == [(1, "ONE", None), (2, "it's", "IT'S"), (7, "seven", "SEVEN")]
+        assert rows(tx.sql("SELECT id FROM shop.names WHERE label = 'seven'", spark)) == [(7,)]
+        assert rows(shop.sql("SELECT id, label FROM shop.names", spark)) == before
+    assert rows(found) == [(1, "ONE", None), (2, "it's", "IT'S"), (7, "seven", "SEVEN")]
+    assert table_rows(shop, "shop.made", "id", "label") == [(2, "IT'S"), (3, "n3"), (7, "SEVEN")]
+
+
+def test_begin_and_commit_around_queries_and_writes(shop: frazil.Lake, run: Run) -> None:
+    run("BEGIN")
+    run(
+        "MERGE INTO shop.names n USING (SELECT id, name FROM shop.events) e ON n.id = e.id WHEN NOT MATCHED THEN "
+        "INSERT (id, label) VALUES (e.id, e.name)"
+    )
+    run("DELETE FROM shop.events WHERE id = 1")
+    assert rows(run("SELECT count(*) FROM shop.events JOIN shop.names USING (id)")) == [(2,)]
+    assert len(table_rows(shop, "shop.events")) == 3
+    with pytest.raises(frazil.NoSuchTable):
+        run("SELECT * FROM shop.nothing")
+    done = run("COMMIT")
+    assert list(done.tables) == ["shop.events", "shop.names"]
+    assert rows(run("SELECT count(*) FROM shop.events JOIN shop.names USING (id)")) == [(2,)]
+
+
+@pytest.mark.parametrize("isolation", ["serializable", "snapshot"])
+def test_p22_what_a_query_read_is_checked_at_the_commit(shop: frazil.Lake, run: Run, isolation: str) -> None:
+    """Both verdicts: a change of the rows that were read, and one of other rows."""
+    run(f"BEGIN ISOLATION LEVEL {isolation}")
+    assert rows(run("SELECT n FROM shop.events WHERE id = 2")) == [(20,)]
+    run("INSERT INTO shop.names VALUES (5, 'five')")
+    shop.table("shop.events").update({"n": "n + 1"}, "id = 3")
+    run("COMMIT")
+    run(f"BEGIN ISOLATION LEVEL {isolation}")
+    assert rows(run("SELECT n FROM shop.events WHERE id = 2")) == [(20,)]
+    run("INSERT INTO shop.names VALUES (6, 'six')")
+    shop.table("shop.events").update({"n": "n + 1"}, "id = 2")
+    if isolation == "snapshot":
+        run("COMMIT")
+    else:
+        with pytest.raises(frazil.ConflictError):
+            run("COMMIT")
+    assert ((6, "six") in table_rows(shop, "shop.names")) == (isolation == "snapshot")
+
+
 # UPDATE, DELETE and MERGE
 
 

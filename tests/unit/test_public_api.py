@@ -27,7 +27,8 @@ def reached() -> dict[str, Any]:
     table = frazil.Table
     return {
         "Transaction.table() -> TransactionTable": returned(frazil.Transaction.table),
-        "Table.stream_sink() -> StreamSink": returned(table.stream_sink),
+        "Table.stream_sink() -> StreamSink": get_args(returned(table.stream_sink))[0],
+        "Table.stream_sink(transaction=True) -> TransactionSink": get_args(returned(table.stream_sink))[1],
         "Table.append(**options: WriteOptions)": get_args(get_type_hints(table.append)["options"])[0],
         "Table.history() -> [HistoryEntry]": get_args(returned(table.history))[0],
         "Table.partitions() -> [PartitionEntry]": get_args(returned(table.partitions))[0],

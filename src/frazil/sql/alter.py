@@ -12,7 +12,6 @@ from frazil.sql.ddl import partition_texts, properties, property_key, transform_
 from frazil.sql.session import Context
 from frazil.sql.tokens import Cursor, Statement, Token, split
 from frazil.table.handle import TableHandle
-from frazil.table.table import Table
 
 Name = tuple[str, ...]
 _MILLISECONDS = {"DAYS": 86_400_000, "HOURS": 3_600_000, "MINUTES": 60_000}
@@ -23,6 +22,7 @@ def alter(context: Context, cursor: Cursor) -> Commit | None:
     cursor.expect("ALTER", "TABLE")
     name = cursor.name("a table")
     if cursor.accept("RENAME", "TO"):
+        context.scope.check_outside("ALTER TABLE … RENAME TO", "a table has its new name at once")
         new = cursor.name("a table")
         cursor.end()
         context.lake.rename_table(name, new)
@@ -46,7 +46,7 @@ class _AlterStatement:
     """The rest of one ALTER TABLE, each clause as a method that reads it and returns the change."""
 
     context: Context
-    table: Table
+    table: TableHandle
     cursor: Cursor
 
     # Columns
@@ -61,12 +61,12 @@ class _AlterStatement:
     def _together(self, changes: list[Callable[[TableHandle], Commit]]) -> Commit:
         if len(changes) == 1:
             return changes[0](self.table)
-        with self.context.transaction(self.context.given, Isolation.SERIALIZABLE) as transaction:
-            for each in changes:
-                each(transaction.table(self.table.name))
-            done = transaction.commit()
-        assert isinstance(done, Commit)
-        return done
+        return self.context.write(
+            self.table.name,
+            self.context.given,
+            Isolation.SERIALIZABLE,
+            lambda table, _reader: [each(table) for each in changes][-1],
+        )
 
     def drop_column(self) -> Change:
         cursor = self.cursor

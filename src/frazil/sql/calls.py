@@ -11,7 +11,7 @@ from frazil.format.schemas import suggestion
 from frazil.model import Commit
 from frazil.sql.session import Context
 from frazil.sql.tokens import Cursor, read_statement
-from frazil.table.table import Table
+from frazil.table.handle import TableHandle
 from frazil.wording import counted
 
 Arguments = Mapping[str, Any]
@@ -20,6 +20,7 @@ Arguments = Mapping[str, Any]
 def call(context: Context, cursor: Cursor) -> Commit:
     """``CALL [catalog.]system.procedure(table => 'shop.events', …)``"""
     cursor.expect("CALL")
+    context.scope.check_outside("CALL", "procedures commit by themselves")
     name = cursor.name("a procedure")
     if "system" not in [each.lower() for each in name[-2:-1]]:
         raise InvalidInput(
@@ -80,7 +81,7 @@ class _Procedure:
 
     required: tuple[str, ...]
     optional: tuple[str, ...]
-    run: Callable[[Table, Arguments], Commit]
+    run: Callable[[TableHandle, Arguments], Commit]
 
     def named(self, given: list[object], procedure: str) -> dict[str, Any]:
         names = ("table", *self.required, *self.optional)
@@ -101,20 +102,20 @@ class _Procedure:
         return found
 
 
-def _rollback_to_timestamp(table: Table, given: Arguments) -> Commit:
+def _rollback_to_timestamp(table: TableHandle, given: Arguments) -> Commit:
     moment = table.scan(as_of=given["timestamp"]).snapshot_id
     assert moment is not None
     return table.rollback_to(moment)
 
 
-def _set_current_snapshot(table: Table, given: Arguments) -> Commit:
+def _set_current_snapshot(table: TableHandle, given: Arguments) -> Commit:
     target = [each for each in (given.get("snapshot_id"), given.get("ref")) if each is not None]
     if len(target) != 1:
         raise InvalidInput("set_current_snapshot takes either snapshot_id or ref")
     return table.set_current_snapshot(target[0])
 
 
-def _rewrite_data_files(table: Table, given: Arguments) -> Commit:
+def _rewrite_data_files(table: TableHandle, given: Arguments) -> Commit:
     if given.get("sort_order") is not None:
         raise Unsupported("rewrite_data_files only bin-packs in this release", advice="Leave sort_order out")
     return table.compact(
@@ -122,7 +123,7 @@ def _rewrite_data_files(table: Table, given: Arguments) -> Commit:
     )
 
 
-def _expire_snapshots(table: Table, given: Arguments) -> Commit:
+def _expire_snapshots(table: TableHandle, given: Arguments) -> Commit:
     return table.expire_snapshots(given.get("older_than"), given.get("retain_last"))
 
 

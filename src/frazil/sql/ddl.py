@@ -26,12 +26,14 @@ from frazil.format.evolution import full_name
 from frazil.model import Ident
 from frazil.on_spark.queries import frame_of, nullable_schema
 from frazil.sql.queries import query
+from frazil.sql.scope import NewTable
 from frazil.sql.session import Context, Row
 from frazil.sql.tokens import Cursor, quoted, split
-from frazil.table.table import Table
+from frazil.table.handle import TableHandle
 
 _FORMATS = ("FRAZIL", "ICEBERG")
 _NAMESPACE = ("NAMESPACE", "SCHEMA", "DATABASE")
+_NAMESPACES = "namespaces are made and dropped at once"
 
 
 # CREATE and DROP
@@ -51,6 +53,7 @@ def create(context: Context, cursor: Cursor) -> None:
 
 
 def _create_namespace(context: Context, cursor: Cursor) -> None:
+    context.scope.check_outside("CREATE NAMESPACE", _NAMESPACES)
     exists_ok = cursor.accept("IF", "NOT", "EXISTS")
     name = cursor.name("a namespace")
     given: dict[str, str] = {}
@@ -89,19 +92,12 @@ def _create_table(context: Context, cursor: Cursor) -> None:
         )
     if columns is None and wanted.query is None:
         raise cursor.wrong("a list of columns or AS SELECT …")
-    if exists_ok and context.lake.exists(name):
+    if exists_ok and context.exists(name):
         return
     frame = None if wanted.query is None else query(context, wanted.query)
-    context.lake.create_table(
-        name,
-        columns if frame is None else nullable_schema(frame),
-        partition_by=wanted.partition_by,
-        properties=wanted.properties,
-        location=wanted.location,
-        comment=wanted.comment,
-        exists_ok=exists_ok,
-        as_=frame,
-    )
+    schema = columns if frame is None else nullable_schema(frame)
+    new = NewTable(name, schema, wanted.partition_by, wanted.properties, wanted.comment, wanted.location, frame)
+    context.scope.create_table(context.lake, new, exists_ok=exists_ok)
 
 
 def _table_clauses(cursor: Cursor) -> _NewTable:
@@ -157,6 +153,8 @@ def drop(context: Context, cursor: Cursor) -> None:
     is_table = cursor.one_of("TABLE", *_NAMESPACE) == "TABLE"
     missing_ok = cursor.accept("IF", "EXISTS")
     name = cursor.name()
+    if not is_table:
+        context.scope.check_outside("DROP NAMESPACE", _NAMESPACES)
     if not is_table and cursor.sees("CASCADE"):
         raise Unsupported("DROP NAMESPACE … CASCADE is not supported", advice="Drop its tables first")
     purge = is_table and cursor.accept("PURGE")
@@ -165,7 +163,7 @@ def drop(context: Context, cursor: Cursor) -> None:
     cursor.end()
     try:
         if is_table:
-            context.lake.drop_table(name, purge=purge)
+            context.scope.drop_table(context.lake, name, purge=purge)
         else:
             context.lake.drop_namespace(name)
     except (NoSuchTable, NoSuchNamespace):
@@ -188,7 +186,7 @@ def show(context: Context, cursor: Cursor) -> Any:
         return _shown(context, rows, "namespace string")
     wanted = cursor.name("a namespace") if cursor.accept("IN") or cursor.accept("FROM") else None
     cursor.end()
-    idents = [Ident.parse(each) for each in context.lake.tables(wanted)]
+    idents = [Ident.parse(each) for each in context.tables(wanted)]
     return _shown(
         context,
         [{"namespace": ".".join(each.namespace), "tableName": each.name, "isTemporary": False} for each in idents],
@@ -228,7 +226,7 @@ def describe(context: Context, cursor: Cursor) -> Any:
     return _shown(context, rows, "col_name string, data_type string, comment string")
 
 
-def _details(table: Table) -> list[Row]:
+def _details(table: TableHandle) -> list[Row]:
     """What EXTENDED adds, under Spark's words."""
     shown = ",".join(f"{key}={value}" for key, value in sorted(table.properties.items()))
     facts = {
@@ -253,7 +251,7 @@ def _shown(context: Context, rows: list[Row], ddl: str) -> Any:
     return rows if session is None else frame_of(session, rows, ddl)
 
 
-def partition_texts(table: Table) -> list[str]:
+def partition_texts(table: TableHandle) -> list[str]:
     """How the table is partitioned, as create_table() takes it."""
     schema = table.schema
     return [

@@ -21,11 +21,12 @@ from frazil.model import Commit, Isolation
 from frazil.on_spark.queries import named_columns, with_constant
 from frazil.on_spark.session import Frame
 from frazil.sql.queries import QUERY_WORDS, query
+from frazil.sql.scope import Reader
 from frazil.sql.session import Context
 from frazil.sql.tokens import Cursor, Statement, Token, has_query, quoted, renamed, split
+from frazil.table.handle import TableHandle
 from frazil.table.merge import MergeBuilder
-from frazil.table.table import Table
-from frazil.transaction import Transaction, TransactionTable
+from frazil.transaction import TransactionTable
 from frazil.wording import counted
 
 Tokens = Sequence[Token]
@@ -254,18 +255,17 @@ def _value_texts(statement: Statement, row: Tokens) -> list[str]:
 
 def _insert_query(context: Context, text: str, wanted: _Insert) -> Commit:
     session = context.session("INSERT of a query")
-    transaction = context.transaction(session, Isolation.SERIALIZABLE)
 
-    def run(table: TransactionTable) -> Commit:
+    def run(table: TransactionTable, reader: Reader) -> Commit:
         schema = table.schema
-        frame = query(context, text, transaction)
+        frame = query(context, text, reader)
         if not wanted.by_name:
             frame = named_columns(frame, _targets(wanted, schema), schema)
         else:
             frame = named_columns(frame, _named(frame.columns, schema), schema)
         return _write(table, _with_constants(frame, wanted, schema), wanted)
 
-    return _through(transaction, wanted.name, run)
+    return context.write(wanted.name, session, Isolation.SERIALIZABLE, run)
 
 
 def _with_constants(frame: Frame, wanted: _Insert, schema: Schema) -> Frame:
@@ -275,7 +275,7 @@ def _with_constants(frame: Frame, wanted: _Insert, schema: Schema) -> Frame:
     return frame
 
 
-def _write(table: Table | TransactionTable, rows: object, wanted: _Insert) -> Commit:
+def _write(table: TableHandle, rows: object, wanted: _Insert) -> Commit:
     if wanted.where is not None:
         return table.overwrite(rows, wanted.where)
     if not wanted.replaces:
@@ -284,15 +284,6 @@ def _write(table: Table | TransactionTable, rows: object, wanted: _Insert) -> Co
     if table.spec.is_unpartitioned():
         return table.overwrite(rows, "true")
     return table.replace_partitions(rows)
-
-
-def _through(transaction: Transaction, name: Name, run: Any) -> Commit:
-    """Run a write in a transaction of its own, and commit it."""
-    with transaction:
-        made: Commit = run(transaction.table(name))
-        done = transaction.commit()
-    assert isinstance(done, Commit)
-    return replace(done, engine=made.engine)
 
 
 # MERGE
@@ -330,20 +321,17 @@ def merge(context: Context, cursor: Cursor) -> Commit:
     if session is None and not _runs_without_spark(sides):
         session = context.session("MERGE of a query")
     isolation = context.table(sides.target).properties.get("write.merge.isolation-level", Isolation.SERIALIZABLE)
-    transaction = context.transaction(session, isolation)
 
-    def run(table: TransactionTable) -> Commit:
+    def run(table: TransactionTable, reader: Reader) -> Commit:
         fields = [each.name for each in table.schema.fields]
         cursor.at = first
-        source: Any = (
-            query(context, sides.source, transaction) if session is not None else _rows(cursor, sides, transaction)
-        )
+        source: Any = query(context, sides.source, reader) if session is not None else _rows(cursor, sides, reader)
         builder = table.merge(source, on, source_alias=sides.source_alias, target_alias=sides.target_alias)
         while not cursor.done:
             builder = _clause(cursor, builder, sides, fields)
         return (builder.with_schema_evolution() if evolves else builder).execute()
 
-    return _through(transaction, sides.target, run)
+    return context.write(sides.target, session, isolation, run)
 
 
 def _sides(cursor: Cursor) -> _MergeStatement:
@@ -383,10 +371,10 @@ def _runs_without_spark(sides: _MergeStatement) -> bool:
     return sides.table is not None or (bool(sides.inner) and sides.inner[0].says("VALUES"))
 
 
-def _rows(cursor: Cursor, sides: _MergeStatement, transaction: Transaction) -> object:
+def _rows(cursor: Cursor, sides: _MergeStatement, reader: Reader) -> object:
     """The rows of a table, which are then in the read set of the transaction, or those of VALUES."""
     if sides.table is not None:
-        scan = transaction.table(sides.table).scan()
+        scan = reader.table(sides.table).scan()
         return pa.RecordBatchReader.from_batches(scan.schema, scan.to_batches())
     inner = Cursor(replace(cursor.statement, tokens=tuple(sides.inner)))
     inner.expect("VALUES")

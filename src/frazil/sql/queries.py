@@ -11,7 +11,6 @@ import contextlib
 import datetime as dt
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from frazil._sqlglot import MissingArgument, SqlSyntaxError, exp, parse, tokenize
 from frazil.errors import InvalidInput, NoSuchNamespace, NoSuchTable, Unsupported
@@ -21,6 +20,7 @@ from frazil.on_spark.queries import run_query, runs_in_utc
 from frazil.on_spark.session import Frame, Session
 from frazil.read.scan import Scan
 from frazil.sql.pushdown import conditions_by_table
+from frazil.sql.scope import Reader
 from frazil.sql.session import Context, part_of_a_table
 from frazil.sql.tokens import Statement, Token, quoted, read_statement
 from frazil.transaction import TransactionTable
@@ -28,18 +28,14 @@ from frazil.transaction import TransactionTable
 QUERY_WORDS = ("SELECT", "WITH", "FROM", "VALUES", "(")
 
 
-class Reader(Protocol):
-    """An instant or a transaction: reads through it are pinned, and a transaction records them as its read set."""
-
-    def table(self, name: str | tuple[str, ...]) -> TransactionTable: ...
-
-
 def query(
     context: Context, text: str, reader: Reader | None = None, *, as_of: dt.datetime | str | int | None = None
 ) -> Frame:
     """The frame of a query. Raises InvalidInput, NoSuchTable, Unsupported."""
     session = context.session("A query")
-    return prepared(context, text, reader or context.snapshot(session, as_of), session).run()
+    if reader is None:
+        reader = context.reader(session) if as_of is None else context.snapshot(session, as_of)
+    return prepared(context, text, reader, session).run()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +90,7 @@ def prepared(context: Context, text: str, reader: Reader, session: Session) -> P
         raise InvalidInput(f"The version at position {unused.start + 1} does not follow a table of the lake")
     edits += [_Edit(each.start, each.end, "") for each in travels]
     edits += _shortened(tree, finder.plain)
-    return Prepared(session, _edited(text, edits), context.lake.tables, finder.scans)
+    return Prepared(session, _edited(text, edits), context.tables, finder.scans)
 
 
 def parse_query(text: str) -> exp.Expr:

@@ -9,13 +9,15 @@ from typing import Any, Protocol, cast
 
 from frazil.catalog.base import LakeCatalog
 from frazil.errors import NoSuchTable, Unsupported
-from frazil.model import Ident
+from frazil.model import Commit, Ident
 from frazil.on_spark.session import Session, active, checked
-from frazil.table.destination import CommitNow
+from frazil.sql.scope import Alone, Reader, Scope, Writing
+from frazil.table.handle import TableHandle
 from frazil.table.table import Table
-from frazil.transaction import LakeSnapshot, Transaction
+from frazil.transaction import LakeSnapshot
 
 Row = dict[str, Any]
+_ALONE = Alone()
 _INSTEAD = {
     "snapshots": ".history()",
     "history": ".history()",
@@ -88,6 +90,7 @@ class Context:
 
     lake: LakeLike
     given: Session | None
+    scope: Scope = _ALONE
 
     def session(self, what: str) -> Session:
         """The session that runs a query. Raises Unsupported when there is none."""
@@ -103,24 +106,32 @@ class Context:
         found = next((each for each in (self.given, self.lake.spark) if each is not None), None)
         return active() if found is None else checked(found)
 
-    def table(self, parts: tuple[str, ...]) -> Table:
+    def table(self, parts: tuple[str, ...]) -> TableHandle:
         """Raises NoSuchTable."""
-        ident = Ident.parse(parts)
         try:
-            self.lake.catalog.load(ident)
+            return self.scope.table(self._bound(self.given), Ident.parse(parts))
         except NoSuchTable as error:
             refused = part_of_a_table(parts)
-            if refused is None or not self.lake.exists(parts[:-1]):
+            if refused is None or not self.exists(parts[:-1]):
                 raise
             raise refused from error
-        return Table(CommitNow(self._bound(self.given), ident))
+
+    def exists(self, name: tuple[str, ...]) -> bool:
+        return self.scope.exists(self.lake, name)
+
+    def tables(self, namespace: tuple[str, ...] | None = None) -> list[str]:
+        return self.scope.tables(self.lake, namespace)
 
     def snapshot(self, session: Session, as_of: dt.datetime | str | int | None = None) -> LakeSnapshot:
         return LakeSnapshot(self._bound(session), as_of)
 
-    def transaction(self, session: Session | None, isolation: str) -> Transaction:
-        """The transaction of one statement."""
-        return Transaction(self._bound(session), isolation=isolation, retry=None, commit_id=None, is_statement=True)
+    def reader(self, session: Session) -> Reader:
+        """What a query reads through: one instant of all tables."""
+        return self.scope.reader(self._bound(session))
+
+    def write(self, name: str | tuple[str, ...], session: Session | None, isolation: str, run: Writing) -> Commit:
+        """Write what is read. Outside of a transaction it is one of its own, at this isolation."""
+        return self.scope.write(self._bound(session), name, isolation, run)
 
     def _bound(self, session: Session | None) -> Any:
         return self.lake if session is None else cast(Any, _WithSession(self.lake, session))

@@ -5,15 +5,18 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from frazil.errors import InvalidInput, Unsupported
-from frazil.model import Ident
+from frazil.model import Ident, Isolation
 from frazil.on_spark.session import Session, checked
 from frazil.sql import alter, calls, ddl, dml
+from frazil.sql.begun import Begins, Begun
 from frazil.sql.queries import QUERY_WORDS, query
+from frazil.sql.scope import Alone, Within
 from frazil.sql.session import Context, LakeLike
 from frazil.sql.tokens import Cursor, read_statement
+from frazil.transaction import Transaction
 
 _STATEMENTS: dict[str, Callable[[Context, Cursor], Any]] = {
     "INSERT": dml.insert,
@@ -28,12 +31,61 @@ _STATEMENTS: dict[str, Callable[[Context, Cursor], Any]] = {
     "DESC": ddl.describe,
     "CALL": calls.call,
 }
-_KNOWN = "SELECT, INSERT, UPDATE, DELETE, MERGE, CREATE, DROP, ALTER TABLE, SHOW, DESCRIBE and CALL"
+_BOUNDARIES = ("BEGIN", "START", "COMMIT", "ROLLBACK")
+_KNOWN = (
+    "SELECT, INSERT, UPDATE, DELETE, MERGE, CREATE, DROP, ALTER TABLE, SHOW, DESCRIBE, CALL, BEGIN, COMMIT and ROLLBACK"
+)
 
 
-def execute(lake: LakeLike, text: str, spark: object = None, as_of: dt.datetime | str | int | None = None) -> Any:
+class BeginningLake(LakeLike, Begins, Protocol):
+    """A lake on which SQL begins transactions."""
+
+
+Time = dt.datetime | str | int
+
+
+def run(lake: BeginningLake, begun: Begun, text: str, spark: object = None, as_of: Time | None = None) -> Any:
+    """Run one statement of ``lake.sql()``: in the transaction that this thread has begun, or by itself."""
+    cursor = Cursor(read_statement(text))
+    if cursor.sees("BEGIN") or cursor.sees("START", "TRANSACTION"):
+        _check_now("BEGIN", as_of)
+        return begun.begin(lake, _isolation(cursor))
+    if cursor.sees_one("COMMIT", "ROLLBACK"):
+        word = cursor.take().value.upper()
+        _check_now(word, as_of)
+        cursor.accept("TRANSACTION")
+        cursor.end()
+        transaction = begun.take(word)
+        return transaction.commit() if word == "COMMIT" else transaction.rollback()
+    return execute(lake, text, spark, begun.current(), as_of)
+
+
+def _isolation(cursor: Cursor) -> str:
+    """``BEGIN [TRANSACTION]`` or ``START TRANSACTION``, each with ``[ISOLATION LEVEL SERIALIZABLE | SNAPSHOT]``"""
+    cursor.take()
+    cursor.accept("TRANSACTION")
+    level = str(Isolation.SERIALIZABLE)
+    if cursor.accept("ISOLATION", "LEVEL"):
+        level = cursor.one_of(*(each.upper() for each in Isolation)).lower()
+    cursor.end()
+    return level
+
+
+def execute(
+    lake: LakeLike,
+    text: str,
+    spark: object = None,
+    transaction: Transaction | None = None,
+    as_of: Time | None = None,
+) -> Any:
     """Run one statement: a DataFrame for a query, a Commit or None for everything else. ``as_of``: a query alone."""
-    context = Context(lake, None if spark is None else checked(spark))
+    if as_of is not None and transaction is not None:
+        raise InvalidInput(
+            "as_of inside a transaction: its queries read the lake at the instant at which it was pinned",
+            advice="Leave as_of out, or run the query outside of the transaction",
+        )
+    scope = Alone() if transaction is None else Within(transaction)
+    context = Context(lake, None if spark is None else checked(spark), scope)
     cursor = Cursor(read_statement(text))
     first = cursor.take().value.upper()
     cursor.at = 0
@@ -44,10 +96,14 @@ def execute(lake: LakeLike, text: str, spark: object = None, as_of: dt.datetime 
     if first in QUERY_WORDS:
         return query(context, text, as_of=as_of)
     _check_now(first, as_of)
-    run = _STATEMENTS.get(first)
-    if run is None:
+    if first in _BOUNDARIES and transaction is not None:
+        raise InvalidInput(
+            f"{first} inside a transaction: this is one already", advice="End it with tx.commit() or tx.rollback()"
+        )
+    statement = _STATEMENTS.get(first)
+    if statement is None:
         raise Unsupported(f"lake.sql() does not support {first[:20]}", advice=f"Supported are {_KNOWN}")
-    return run(context, cursor)
+    return statement(context, cursor)
 
 
 def _check_now(word: str, as_of: object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
@@ -159,3 +160,14 @@ def checked_commit_id(commit_id: str | None) -> str | None:
     if not isinstance(commit_id, str) or not commit_id.strip() or len(commit_id) > 200:
         raise InvalidInput(f"commit_id must be a string of 1 to 200 characters, not {commit_id!r}")
     return commit_id
+
+
+def check_plain(function: object) -> None:
+    """Raises InvalidInput for a function that does its work after it has returned."""
+    kinds = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+    if any(kind(function) for kind in kinds):
+        raise InvalidInput(
+            "A function that is called again after a conflict must return its value itself",
+            evidence="A coroutine or generator does its work after it has returned",
+            advice="Give a plain function",
+        )

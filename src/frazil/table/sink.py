@@ -1,7 +1,8 @@
 """A stream's progress in a table: one high-water mark for each sink, kept in the table itself (rule P11).
 
 Spark calls a function with a micro-batch and may repeat the call: after a crash between commit and checkpoint, from a
-copy of a checkpoint, after years. The mark moves in the commit of the batch, so that both land or neither does.
+copy of a checkpoint, after years. The mark moves in the commit of the batch, so that both land or neither does. A batch
+of several tables is a transaction, and its mark is kept in one of them: the sink's.
 """
 
 from __future__ import annotations
@@ -11,21 +12,25 @@ import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from frazil.commit.intents import SinkMark
 from frazil.commit.operations import Identity, MetadataChange, Write
 from frazil.commit.retry import Retry
 from frazil.errors import InvalidInput
 from frazil.format.metadata import TableMetadata
-from frazil.model import Commit
+from frazil.model import Commit, TransactionCommit
 from frazil.table.call import Statement
 from frazil.table.destination import Destination
 from frazil.table.options import WriteOptions
+from frazil.table.several import check_several
 from frazil.table.source import Source
 
 if TYPE_CHECKING:
+    from frazil.table.handle import TableHandle
     from frazil.table.table import Table
+    from frazil.transaction import Transaction
 
 _log = logging.getLogger("frazil")
 
@@ -103,6 +108,13 @@ def query_of(frame: Any) -> str | None:
 
 SinkWrite = Callable[["Table", Any], Commit]
 """What a sink does with a batch: one write to the table it is given."""
+_OF_A_TRANSACTION = ("isolation", "retry")
+
+
+class SinkTransaction(Protocol):
+    """What a sink does with a batch in a transaction: any number of writes to any tables."""
+
+    def __call__(self, transaction: Transaction, batch: Any, /) -> object: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,19 +128,79 @@ class StreamSink:
 
     def __call__(self, batch: Any, batch_id: int) -> Commit | None:
         """Write the batch; None: it was written before, or has no rows."""
-        key = f"{PREFIX}{self._id}"
-        text = self._table._metadata().properties.get(key)
-        mark, query = Mark.parse(text, key), query_of(batch)
-        if judge(self._id, mark, batch_id, query) == "skip":
-            _log.warning("The sink %s has already written batch %s; it is skipped", self._id, batch_id)
+        moved = moved_mark(self._id, self._table, batch, batch_id)
+        if moved is None:
             return None
-        moved = SinkMark(key, text, str(Mark(batch_id, query)))
         target = type(self._table)(MoveSinkMark(self._table._destination, moved))
         if self._mode == "append":
             return target.append(batch, **self._options)
         if self._mode == "upsert":
             return target.upsert(batch, **self._options)
         return self._mode(target, batch)
+
+
+def moved_mark(sink_id: str, table: TableHandle, batch: Any, batch_id: int) -> SinkMark | None:
+    """The mark's move past a batch; None: the batch was written before. Raises InvalidInput for an older batch."""
+    key = f"{PREFIX}{sink_id}"
+    text = table._metadata().properties.get(key)
+    mark, query = Mark.parse(text, key), query_of(batch)
+    if judge(sink_id, mark, batch_id, query) == "skip":
+        _log.warning("The sink %s has already written batch %s; it is skipped", sink_id, batch_id)
+        return None
+    return SinkMark(key, text, str(Mark(batch_id, query)))
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionSink:
+    """Call it with a micro-batch and its id: what the function writes is one transaction. It pickles likewise."""
+
+    _table: Table
+    _id: str
+    _write: SinkTransaction
+    _options: Mapping[str, Any]
+
+    def __call__(self, batch: Any, batch_id: int) -> Commit | TransactionCommit | None:
+        """Write the batch. None: it was written before.
+
+        After a conflict the function is called again with the same batch and a new transaction, as by ``lake.run``.
+        """
+        landed = self._table._lake.run(partial(self._run, batch, batch_id), **self._options)
+        return None if landed is None else landed.result or landed._found()
+
+    def _run(self, batch: Any, batch_id: int, transaction: Transaction) -> Transaction | None:
+        name = self._table._source.ident
+        table = transaction.table((*name.namespace, name.name))
+        moved = moved_mark(self._id, table, batch, batch_id)
+        if moved is None:
+            return None
+        # Ahead of what the function does: it is in the commit also if the function commits.
+        table._destination.change(MetadataChange(table.uuid, moved, "sink"), table._metadata())
+        self._write(transaction, batch)
+        if transaction.result is None and not transaction._writes_to(name):
+            raise InvalidInput(
+                f"The function of the sink {self._id!r} has rolled back, or dropped the sink's table {name}, so the "
+                "batch cannot be marked as written",
+                advice="Raise an exception to write nothing: the stream stops, and repeats the batch",
+            )
+        return transaction
+
+
+def transaction_sink(table: Table, sink_id: str, write: object, options: WriteOptions) -> TransactionSink:
+    """Raises InvalidInput, and Unsupported where the catalog commits one table at a time."""
+    if not callable(write):
+        raise InvalidInput(
+            f"With transaction=True, mode is a function of the transaction and the batch, not {write!r}",
+            advice="Leave transaction out to append or upsert into this table alone",
+        )
+    wrong = next((name for name in options if name not in _OF_A_TRANSACTION), None)
+    if wrong is not None:
+        raise InvalidInput(
+            f"{wrong} belongs to a write, and the function of a sink with transaction=True makes these itself",
+            advice=f"Give {wrong} to the write inside the function",
+        )
+    check_several(table._lake.catalog, "stream_sink(transaction=True)")
+    given = {name: each for name, each in options.items() if each is not None}
+    return TransactionSink(table, sink_id, write, given)
 
 
 class MoveSinkMark:

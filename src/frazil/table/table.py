@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack, cast, overload
 
 from frazil.commit.retry import Retry
 from frazil.errors import InvalidInput
 from frazil.format.times import Moment
 from frazil.on_spark.session import chosen as chosen_session
 from frazil.table.handle import TableHandle
-from frazil.table.options import WriteOptions
-from frazil.table.sink import SinkWrite, StreamSink, checked_id
+from frazil.table.options import WriteOptions, check_plain
+from frazil.table.sink import SinkTransaction, SinkWrite, StreamSink, TransactionSink, checked_id, transaction_sink
 
 if TYPE_CHECKING:
     from frazil.lake import Lake
@@ -35,24 +35,52 @@ class Table(TableHandle):
 
     # Streams
 
+    @overload
     def stream_sink(
         self,
-        id: str,  # noqa: A002 - the surface is fixed
+        id: str,
         mode: Literal["append", "upsert"] | SinkWrite = "append",
+        *,
+        transaction: Literal[False] = False,
         **options: Unpack[WriteOptions],
-    ) -> StreamSink:
+    ) -> StreamSink: ...
+
+    @overload
+    def stream_sink(
+        self,
+        id: str,
+        mode: SinkTransaction,
+        *,
+        transaction: Literal[True],
+        **options: Unpack[WriteOptions],
+    ) -> TransactionSink: ...
+
+    def stream_sink(
+        self,
+        id: str,  # noqa: A002
+        mode: Literal["append", "upsert"] | SinkWrite | SinkTransaction = "append",
+        *,
+        transaction: bool = False,
+        **options: Unpack[WriteOptions],
+    ) -> StreamSink | TransactionSink:
         """A function for ``foreachBatch`` that writes each micro-batch exactly once.
 
         ``id`` names the stream for good: what it has written is remembered over restarts, copies of checkpoints and
-        expired snapshots. ``mode`` may be a function of this table and the batch that makes one write. Waits are short
-        by default (``Retry.streaming()``), and rows that match a concurrent delete stay (``on_deleted="keep"``).
+        expired snapshots. ``mode`` may be a function of this table and the batch that makes one write. With
+        ``transaction=True`` it is a function of a transaction and the batch, which may write to any tables; they
+        change in one commit, together with this table, which remembers the batch. It may be called again, as by
+        ``lake.run``. Waits are short by default (``Retry.streaming()``), and rows that match a concurrent delete stay
+        (``on_deleted="keep"``) where the sink appends them.
         """
         if mode not in ("append", "upsert") and not callable(mode):
             raise InvalidInput(f"mode must be 'append', 'upsert' or a function, not {mode!r}")
+        check_plain(mode)
         given: WriteOptions = {"retry": Retry.streaming(), **options}
+        if transaction:
+            return transaction_sink(self, checked_id(id), mode, given)
         if mode == "append":
             given = {"on_deleted": "keep", **given}
-        return StreamSink(self, checked_id(id), mode, given)
+        return StreamSink(self, checked_id(id), cast(Any, mode), given)
 
     def stream_from(
         self,
