@@ -95,21 +95,32 @@ class MultiAttempt:
 
     def landed_in(self, heads: Mapping[Ident, Head]) -> Landed | None:
         """An earlier attempt, or an earlier call with the same commit id: its record is with every table it wrote."""
-        unit, identity = self.unit, self.unit.identity
-        if not (identity.given or any(each.has_landed_in(heads[each.ident].metadata) for each in unit.written)):
+        unit = self.unit
+        if not (unit.identity.given or any(each.has_landed_in(heads[each.ident].metadata) for each in unit.written)):
             return None
-        done: dict[Ident, Commit] = {}
-        for table in unit.written:
-            found = find_commit(self.context.catalog, heads[table.ident].metadata, identity, table.branch)
-            if found is not None:
-                counted = replace(found, attempts=self.progress.attempts, elapsed=self.progress.elapsed)
-                done[table.ident] = counted
-                if found.snapshot_id not in table.snapshot_ids:
-                    table.remove_everything()
+        done = self._recorded_in(heads)
         if not done:
             return None
+        if len(done) < len(unit.written):
+            # It landed while the records were read one by one: now they are all there.
+            done = self._recorded_in(
+                {each.ident: heads[each.ident] if each.is_dropped else self._head(each) for each in unit.written}
+            )
+        for table in unit.written:
+            found = done.get(table.ident)
+            if found is not None and found.snapshot_id not in table.snapshot_ids:
+                table.remove_everything()
         self.progress.lands()
         return Landed(several(unit, self.progress, done))
+
+    def _recorded_in(self, heads: Mapping[Ident, Head]) -> dict[Ident, Commit]:
+        catalog, progress = self.context.catalog, self.progress
+        done: dict[Ident, Commit] = {}
+        for table in self.unit.written:
+            found = find_commit(catalog, heads[table.ident].metadata, self.unit.identity, table.branch)
+            if found is not None:
+                done[table.ident] = replace(found, attempts=progress.attempts, elapsed=progress.elapsed)
+        return done
 
     # Check, rebase and build (``proposal.py``)
 
