@@ -763,7 +763,7 @@ MUTANTS = (
         "frazil.commit.multi:MultiAttempt._prepared",
         "return _Sent(tuple(prepared), tuple(guards))",
         "return _Sent(tuple(prepared), ())",
-        unseen="the simulated lake has one table",
+        scene="bank",
     ),
     Mutant(
         "a guard is not compared by the database",
@@ -772,7 +772,7 @@ MUTANTS = (
         "self._location(db, guard.ident, self._engine.share) == guard.location",
         "True",
         tests="test_many_tables or test_swaps_of_two_tables",
-        unseen="the simulated lake has one table",
+        scene="bank",
     ),
     Mutant(
         "a guard may move before the swap is committed",
@@ -781,7 +781,7 @@ MUTANTS = (
         "self._engine.share",
         "''",
         tests="test_swaps_of_two_tables",
-        unseen="the simulated lake has one table",
+        unseen="the simulated database runs one transaction at a time",
     ),
     Mutant(
         "rows are locked in the caller's order of tables",
@@ -790,7 +790,7 @@ MUTANTS = (
         "sorted((*self.pointers, *self.guards), key=lambda each: each.ident)",
         "[*self.pointers, *self.guards]",
         tests="test_swaps_of_two_tables",
-        unseen="the simulated lake has one table",
+        unseen="the simulated database runs one transaction at a time",
     ),
     Mutant(
         "a write that found nothing is not checked beside other tables",
@@ -798,7 +798,7 @@ MUTANTS = (
         "frazil.commit.build:add_write",
         "len(unit.steps) == 1 and not unit.has_others:",
         "len(unit.steps) == 1:",
-        unseen="the simulated lake has one table",
+        scene="bank",
     ),
     Mutant(
         "a lost answer is believed while a copy may still land",
@@ -806,7 +806,16 @@ MUTANTS = (
         "frazil.commit.resolution:MultiResolver._send_again",
         "if not self._has_moved():",
         "if False:",
-        unseen="the simulated lake has one table",
+        scene="bank in a storm",
+    ),
+    Mutant(
+        "a commit that lands while its id is looked up is found in some tables only",
+        "P40",
+        "frazil.commit.multi:MultiAttempt.landed_in",
+        "if len(done) < len(unit.written):",
+        "if False:",
+        tests="test_many_tables and looked_up",
+        scene="bank in a storm",
     ),
     Mutant(
         "a commit to several tables is not found again by its records",
@@ -814,7 +823,7 @@ MUTANTS = (
         "frazil.commit.resolution:MultiResolver._send_again",
         "if self._is_recorded() else outcome",
         "if False else outcome",
-        unseen="the simulated lake has one table",
+        scene="bank",
     ),
     Mutant(
         "a redo keeps what it staged for a file that was rewritten",

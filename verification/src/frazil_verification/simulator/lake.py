@@ -27,7 +27,10 @@ if TYPE_CHECKING:
     from frazil_verification.simulator.process import Process
 
 TABLE = Ident(("sim",), "t")
-TABLE_NAME = str(TABLE)
+"""The table of every scene but the bank."""
+CHECKING, SAVINGS, LEDGER = (Ident(("sim",), name) for name in ("checking", "savings", "ledger"))
+ACCOUNTS = (CHECKING, SAVINGS)
+BANK = (*ACCOUNTS, LEDGER)
 WAREHOUSE = "/simulated"
 _FRAZIL_KEYS = (COMMIT_ID, COMMIT_DIGEST, "frazil.")
 
