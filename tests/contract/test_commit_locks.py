@@ -103,7 +103,7 @@ class Table:
     runtime: Runtime
     slept: list[float]
 
-    def lock(self, patience_s: float) -> AbstractContextManager[None]:
+    def lock(self, patience_s: float) -> AbstractContextManager[object]:
         return commit_lock(self.catalog, EVENTS, patience_s, self.runtime)
 
     def try_lock(self) -> Release | None:

@@ -781,7 +781,7 @@ MUTANTS = (
         "frazil.commit.multi:MultiAttempt._prepared",
         "return _Sent(tuple(prepared), tuple(guards))",
         "return _Sent(tuple(prepared), ())",
-        unseen="the simulated lake has one table",
+        scene="bank",
     ),
     Mutant(
         "a guard is not compared by the database",
@@ -790,7 +790,7 @@ MUTANTS = (
         "self._location(db, guard.ident, self._engine.share) == guard.location",
         "True",
         tests="test_many_tables or test_swaps_of_two_tables",
-        unseen="the simulated lake has one table",
+        scene="bank",
     ),
     Mutant(
         "a guard may move before the swap is committed",
@@ -799,7 +799,7 @@ MUTANTS = (
         "self._engine.share",
         "''",
         tests="test_swaps_of_two_tables",
-        unseen="the simulated lake has one table",
+        unseen="the simulated database runs one transaction at a time",
     ),
     Mutant(
         "rows are locked in the caller's order of tables",
@@ -808,7 +808,7 @@ MUTANTS = (
         "sorted((*self.pointers, *self.guards), key=lambda each: each.ident)",
         "[*self.pointers, *self.guards]",
         tests="test_swaps_of_two_tables",
-        unseen="the simulated lake has one table",
+        unseen="the simulated database runs one transaction at a time",
     ),
     Mutant(
         "a write that found nothing is not checked beside other tables",
@@ -816,7 +816,7 @@ MUTANTS = (
         "frazil.commit.build:add_write",
         "len(unit.steps) == 1 and not unit.has_others:",
         "len(unit.steps) == 1:",
-        unseen="the simulated lake has one table",
+        scene="bank",
     ),
     Mutant(
         "a lost answer is believed while a copy may still land",
@@ -824,7 +824,16 @@ MUTANTS = (
         "frazil.commit.resolution:MultiResolver._looked_for",
         'if all((head.location if head else "") == expected[ident] for ident, head in heads.items()):',
         "if False:",
-        unseen="the simulated lake has one table",
+        scene="bank in a storm",
+    ),
+    Mutant(
+        "a commit that lands while its id is looked up is found in some tables only",
+        "P40",
+        "frazil.commit.multi:MultiAttempt.landed_in",
+        "if len(done) < len(unit.written):",
+        "if False:",
+        tests="test_many_tables and looked_up",
+        scene="bank in a storm",
     ),
     Mutant(
         "a commit to several tables is not found again by its records",
@@ -832,7 +841,7 @@ MUTANTS = (
         "frazil.commit.resolution:MultiResolver._looked_for",
         "if self._is_recorded(heads):",
         "if False:",
-        unseen="the simulated lake has one table",
+        scene="bank",
     ),
     Mutant(
         "the records of tables that a swap only compared are not looked at",
@@ -841,16 +850,16 @@ MUTANTS = (
         "for each in self.guards if",
         "for each in () if",
         tests="test_many_tables_once",
-        unseen="the simulated lake has one table",
+        unseen="each simulated transaction changes a row in the end",
     ),
     Mutant(
         "a commit id is looked for only in the tables that the call writes to",
         "P40",
-        "frazil.commit.multi:MultiAttempt.landed_in",
-        "for table in unit.tables:",
-        "for table in unit.written:",
+        "frazil.commit.multi:MultiAttempt._recorded_in",
+        "for table in self.unit.tables:",
+        "for table in self.unit.written:",
         tests="test_many_tables_once",
-        unseen="the simulated lake has one table",
+        unseen="a simulated call writes to the same tables when it is repeated",
     ),
     Mutant(
         "what was built for some tables is left when another cannot be built",
@@ -859,7 +868,7 @@ MUTANTS = (
         "            files.delete()\n            raise",
         "            raise",
         tests="test_many_tables_once",
-        unseen="the simulated lake has one table",
+        unseen="it leaves files, and the simulator has no orphan removal",
     ),
     Mutant(
         "the first pointer of a swap is committed before the second is set",
@@ -871,7 +880,7 @@ MUTANTS = (
         "    db.execute('BEGIN')\n"
         "    return is_set",
         tests="test_swaps_of_two_tables",
-        unseen="the simulated lake has one table",
+        unseen="the simulator replaces the database by its own",
     ),
     Mutant(
         "half of a commit is taken for the whole",
@@ -880,7 +889,7 @@ MUTANTS = (
         "if self._without(traces) else",
         "if False else",
         tests="test_p40_half_of_a_commit",
-        unseen="the simulated lake has one table",
+        unseen="the simulated REST server commits one table at a time",
     ),
     Mutant(
         "a success of a REST server is not compared with the tables",
@@ -889,7 +898,7 @@ MUTANTS = (
         "if self._without(traces):",
         "if False:",
         tests="test_p40_half_of_a_commit or dropped_without_a_word",
-        unseen="the simulated lake has one table",
+        unseen="the simulated REST server commits one table at a time",
     ),
     Mutant(
         "tables that were only read are not sent to a REST server",
@@ -898,7 +907,7 @@ MUTANTS = (
         "for each in self.guards]",
         "for each in ()]",
         tests="test_p40_write_skew_is_refused_by_the_server or test_p40_a_table_that_was_only_read_is_sent",
-        unseen="the simulated lake has one table",
+        unseen="the simulated REST server commits one table at a time",
     ),
     Mutant(
         "heads read while a commit lands count as half of it",
@@ -907,7 +916,7 @@ MUTANTS = (
         "for n in range(_LOOKS):",
         "for n in range(0):",
         tests="test_p40_heads_read_while",
-        unseen="the simulated lake has one table",
+        unseen="the simulated REST server commits one table at a time",
     ),
     Mutant(
         "a request for several tables without an answer counts as refused",
@@ -916,7 +925,7 @@ MUTANTS = (
         " and is_fenced(self.prepared, self.guards, heads):",
         ":",
         tests="test_p9_while_nothing_fences",
-        unseen="the simulated lake has one table",
+        unseen="the simulated REST server commits one table at a time",
     ),
     Mutant(
         "an earlier copy of a request for several tables is forgotten",
@@ -925,7 +934,7 @@ MUTANTS = (
         "    if not is_fenced(",
         "    if False and not is_fenced(",
         tests="test_p9_while_nothing_fences",
-        unseen="the simulated lake has one table",
+        unseen="the simulated REST server commits one table at a time",
     ),
     Mutant(
         "changes of several tables are sent over what landed since",
@@ -934,16 +943,16 @@ MUTANTS = (
         "if self.prepared and all(",
         "if False and all(",
         tests="test_p9_changes_without_snapshots",
-        unseen="the simulated lake has one table",
+        unseen="the simulated REST server commits one table at a time",
     ),
     Mutant(
         "half of a commit is sent again",
         "P40",
         "frazil.commit.resolution:MultiResolver.resolve",
-        " and not outcome.landed and",
-        " and",
+        "        and not found.outcome.landed\n",
+        "",
         tests="test_p40_half_of_a_commit",
-        unseen="the simulated lake has one table",
+        unseen="the simulated REST server commits one table at a time",
     ),
     Mutant(
         "a repeated call takes half of a commit for the whole",
@@ -952,7 +961,7 @@ MUTANTS = (
         "check_whole(self.context.catalog, unit, heads, done)",
         "pass",
         tests="test_p40_a_call_that_is_repeated",
-        unseen="the simulated lake has one table",
+        unseen="the simulated REST server commits one table at a time",
     ),
     Mutant(
         "a table where nothing was left to do gets no commit id",
@@ -961,7 +970,7 @@ MUTANTS = (
         " or not (keeps_ids or table.is_only_read)",
         "",
         tests="test_p40_a_delete_that_found_nothing_is_compared_and_recorded",
-        unseen="the simulated lake has one table",
+        unseen="the simulated REST server commits one table at a time",
     ),
     Mutant(
         "what found nothing in one table is not required of it",
@@ -970,7 +979,7 @@ MUTANTS = (
         "[*built.requirements, *found]",
         "[]",
         tests="test_p40_a_delete_that_found_nothing_is_compared_and_recorded",
-        unseen="the simulated lake has one table",
+        unseen="the simulated REST server commits one table at a time",
     ),
     Mutant(
         "stamps follow the clock alone",

@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from frazil.cli._app import app
+from frazil.errors import InvalidInput
 from frazil_verification.simulator import (
     ACTORS,
     SCENES,
@@ -26,11 +27,15 @@ from frazil_verification.simulator import (
     shrink,
     simulate,
 )
+from frazil_verification.simulator.across import judge
+from frazil_verification.simulator.lake import CHECKING
 from frazil_verification.simulator.world import World
 from mutants.mutant import installed
 from simulation.mutants import QUICK, called, first_that_notices, recorded
 
 SEEDS = Path(__file__).parent / "seeds"
+BANKS = ("bank", "bank in a storm")
+"""The scenes with several tables."""
 QUIET: frozenset[Fault] = frozenset()
 
 
@@ -106,11 +111,65 @@ def test_a_catalog_that_is_not_atomic_is_caught_without_any_other_fault() -> Non
     assert "each version is made from the one before it" in {each.rule for each in failed.violations}
 
 
-@pytest.mark.parametrize("scene", [each for each in SCENES if each != "usual"])
+@pytest.mark.parametrize("scene", [each for each in SCENES if each not in ("usual", *BANKS)])
 def test_no_rule_is_broken_in_other_scenes(scene: str) -> None:
     report = campaign(replace(SCENES[scene], steps=30), seeds=12)
     assert [str(each.violations[0]) for each in report.failures] == []
     assert report.commits > 60
+
+
+@pytest.fixture(scope="module")
+def bank() -> Report:
+    """Transactions over several tables, in few short runs: each run fills three tables first."""
+    return campaign(replace(SCENES["bank in a storm"], steps=30, severity=2.0), seeds=10)
+
+
+def test_no_rule_is_broken_over_several_tables(bank: Report) -> None:
+    assert [str(each.violations[0]) for each in bank.failures] == []
+
+
+@pytest.mark.parametrize("kind", ["transfer", "bookkeeper", "skewer", "mover"])
+def test_every_kind_of_transaction_lands(bank: Report, kind: str) -> None:
+    assert bank.outcomes[f"{kind} committed"] > 0
+
+
+def test_processes_die_between_the_metadata_files_of_the_tables(bank: Report) -> None:
+    assert bank.faults["crash when table prepared"] > 0
+    assert bank.outcomes["transfer unknown"] > 0
+
+
+def test_several_tables_are_read_at_one_instant(bank: Report) -> None:
+    assert bank.reads > 0
+
+
+def test_a_reader_of_two_instants_is_caught() -> None:
+    """Of one table, the last audit gets what the first one saw."""
+    world = World(replace(SCENES["bank"], actors=("transfer", "auditor"), faults=QUIET, steps=40))
+    with contextlib.closing(world.database):
+        world.run()
+        assert judge(world).violations == []
+        audits, first = world.records.audits, world.records.audits[0]
+        audits[-1] = replace(audits[-1], seen={**audits[-1].seen, CHECKING: first.seen[CHECKING]})
+        rules = {each.rule for each in judge(world).violations}
+    assert {"readers see one instant of all tables", "money is neither made nor lost"} <= rules
+
+
+def test_a_catalog_that_commits_one_table_after_the_other_is_caught_without_any_fault() -> None:
+    case = replace(SCENES["bank"], steps=30, faults=QUIET, catalog=CatalogKind.NOT_ATOMIC)
+    rules = {violation.rule for seed in (0, 2) for violation in simulate(replace(case, seed=seed)).violations}
+    assert {"a transaction lands in all tables at once", "money is neither made nor lost"} <= rules
+
+
+@pytest.mark.parametrize("given", [["transfer,appender"], ["bank", "--catalog", "rest"]])
+def test_actors_of_several_tables_do_not_mix_with_others_and_need_a_database(given: list[str]) -> None:
+    done = CliRunner().invoke(app, ["simulate", "--actors", *given])
+    assert isinstance(done.exception, InvalidInput)
+
+
+def test_the_command_runs_the_bank() -> None:
+    done = CliRunner().invoke(app, ["simulate", "--steps", "5", "--actors", "bank", "--json"])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.output)["digest"] == campaign(replace(SCENES["bank"], steps=5), seeds=1).digest
 
 
 def test_on_third_party_catalogs_no_writer_queues() -> None:

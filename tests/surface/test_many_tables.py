@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 import frazil
-from frazil.catalog.base import Committed, Stale, Unknown
+from frazil.catalog.base import CommitRecord, Committed, Stale, Unknown
 from frazil.commit.context import Phase
 from frazil.commit.queued_writer import contention_of, place_of
+from frazil.format.metadata import TableMetadata
 from frazil.model import Ident
 from frazil.runtime import SYSTEM
 from frazil.transaction import Transaction
@@ -315,6 +316,37 @@ def test_p40_a_commit_id_is_found_again_in_any_table(lake: frazil.Lake) -> None:
         tx.table("s.b").append([row(3, 0)])
         with pytest.raises(frazil.InvalidInput, match="another operation"):
             tx.commit()
+
+
+@pytest.mark.parametrize("copy_lands_after", [1, 2, 3])
+def test_p40_a_commit_that_lands_while_its_id_is_looked_up_is_found_in_every_table(
+    lake: frazil.Lake, monkeypatch: pytest.MonkeyPatch, copy_lands_after: int
+) -> None:
+    looked_up: list[str] = []
+    find = lake.catalog.find_commit
+
+    def find_commit(metadata: TableMetadata, commit_id: str) -> CommitRecord | None:
+        found = find(metadata, commit_id)
+        looked_up.append(metadata.location)
+        if len(looked_up) == copy_lands_after:
+            monkeypatch.undo()
+            with lake.transaction(commit_id="once") as copy:
+                move(copy)
+            monkeypatch.setattr(lake.catalog, "find_commit", find_commit)
+        return found
+
+    monkeypatch.setattr(lake.catalog, "find_commit", find_commit)
+    with lake.transaction(commit_id="once") as tx:
+        move(tx)
+    monkeypatch.undo()
+    done = tx.result
+    assert isinstance(done, frazil.TransactionCommit)
+    assert list(done.tables) == ["s.a", "s.b", "s.c"]
+    assert done.already_committed
+    assert all(each.already_committed for each in done.tables.values())
+    assert (values(lake, "s.a")[1], values(lake, "s.b")[1]) == (9, 11)
+    for name in ("s.a", "s.b", "s.c"):
+        assert stray_files(lake, name) == set()
 
 
 ANSWERS = ["landed", "never sent", "arrives later"]

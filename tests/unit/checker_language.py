@@ -8,6 +8,7 @@ read x=1 y= z=1,2 @3                           asked for x, y and z, saw nothing
 scan x=1 @3                                    asked for all keys; @0 is the table before its first version
 peek @3                                        asked for rows that nobody recorded
 old x=1 @3                                     asked for the old version 3
+at x=1 @3                                      at an instant of all tables, in which t had the version 3
 
 ``versions("A B+C ?")``: the versions 1, 2 and 3: one by A, one by B and C together, one by somebody unknown.
 """
@@ -93,11 +94,12 @@ def _read(verb: str, rest: list[str]) -> Read:
     return Read(
         table,
         seen=None if verb == "peek" else {key: values for key, values in seen.items() if values},
-        keys=tuple(seen) if verb in ("read", "old") else (),
+        keys=tuple(seen) if verb in ("read", "old", "at") else (),
         whole=verb == "scan",
         version=pin or None,
         empty=pin == 0,
         historic=verb == "old",
+        ageless=verb == "at",
     )
 
 

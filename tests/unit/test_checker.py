@@ -275,6 +275,110 @@ def test_half_of_a_commit_of_two_tables_is_seen() -> None:
     assert check(history(whole), versions("A") + versions("A", "u")).is_clean
 
 
+ACROSS: dict[str, tuple[Kind, Level, str, str, str, tuple[str, str]]] = {
+    # What is found, the level, the history over t and u, the orders of both, and what in it makes it right.
+    "G1a": (
+        Kind.G1A,
+        Level.READ_COMMITTED,
+        "A p 0-1: put x 1; put u.y 1\nB q 2-3: put x 2; put u.y 2 -> failed\nC r 4-5: read x=1; read u.y=2",
+        "A",
+        "A",
+        ("u.y=2", "u.y=1"),
+    ),
+    "G1c": (
+        Kind.G1C,
+        Level.READ_COMMITTED,
+        "A p 0-5: put x 1; read u.y=2\nB q 0-5: put u.y 2; read x=1",
+        "A",
+        "B",
+        ("x=1", "x="),
+    ),
+    "G-single: read skew": (
+        Kind.G_SINGLE,
+        Level.SNAPSHOT_ISOLATION,
+        "A p 0-1: put x 1; put u.y 1\nB q 2-9: put x 2; put u.y 2\nC r 3-4: read x=1 @1; read u.y=2 @2",
+        "A B",
+        "A B",
+        ("u.y=2 @2", "u.y=1 @1"),
+    ),
+    "G-single: half of a commit at one instant": (
+        Kind.G_SINGLE,
+        Level.SNAPSHOT_ISOLATION,
+        "A p 0-1: put x 1; put u.y 1\nB q 2-3: put x 2; put u.y 2\nC r 8-9: at x=2 @2; at u.y=1 @1",
+        "A B",
+        "A B",
+        ("u.y=1 @1", "u.y=2 @2"),
+    ),
+    "lost update": (
+        Kind.LOST_UPDATE,
+        Level.SNAPSHOT_ISOLATION,
+        "A p 0-1: put x 1; put u.y 1\nB q 2-5: read x=1 @1; put x 2; put u.y 2\nC r 2-5: read x=1 @1; put x 3",
+        "A B C",
+        "A B",
+        ("x=1 @1; put x 3", "x=2 @2; put x 3"),
+    ),
+    "long fork": (
+        Kind.LONG_FORK,
+        Level.SNAPSHOT_ISOLATION,
+        "A p 0-9: put x 1\nB q 0-9: put u.y 1\nC r 0-9: read x=1; read u.y=\nD s 0-9: read x=; read u.y=1",
+        "A",
+        "B",
+        ("u.y=1", "u.y="),
+    ),
+    "long fork of two instants": (
+        Kind.LONG_FORK,
+        Level.SNAPSHOT_ISOLATION,
+        "A p 0-1: put x 1\nB q 0-1: put u.y 1\nC r 2-3: at x=1 @1; at u.y= @0\nD s 2-3: at x= @0; at u.y=1 @1",
+        "A",
+        "B",
+        ("u.y=1 @1", "u.y= @0"),
+    ),
+    "write skew": (
+        Kind.WRITE_SKEW,
+        Level.SERIALIZABLE,
+        "Z p 0-1: put x 1; put u.y 1\nA p 2-9: put x 2; read u.y=1 @1\nB q 2-9: put u.y 2; read x=1 @1",
+        "Z A",
+        "Z B",
+        ("x=1 @1", "x=2 @2"),
+    ),
+    "phantom: each counted the other table and added": (
+        Kind.PHANTOM,
+        Level.SERIALIZABLE,
+        "A p 0-9: put x 1; scan u @0\nB q 0-9: put u.y 1; scan t @0",
+        "A",
+        "B",
+        ("scan t @0", "scan x=1 @1"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ACROSS)
+def test_what_may_not_happen_over_two_tables_is_found(name: str) -> None:
+    kind, level, text, of_t, of_u, _ = ACROSS[name]
+    report = check(history(text), versions(of_t) + versions(of_u, "u"))
+    assert kinds(report) == {kind}, report.anomalies
+    assert report.holds() is Level(level - 1)
+    # Each key is fine on its own where the anomaly is between the tables.
+    is_inside = {each.tables for each in report.anomalies} <= {("t",), ("u",)}
+    assert is_inside is (kind in (Kind.G1A, Kind.LOST_UPDATE))
+    if not is_inside:
+        assert {each.tables for each in report.anomalies} == {("t", "u")}
+        assert report.holds("t") is report.holds("u") is Level.STRICT_SERIALIZABLE
+
+
+@pytest.mark.parametrize("name", ACROSS)
+def test_the_near_twin_over_two_tables_is_clean(name: str) -> None:
+    _, _, text, of_t, of_u, (wrong, right) = ACROSS[name]
+    before, _, after = text.rpartition(wrong)
+    assert check(history(f"{before}{right}{after}"), versions(of_t) + versions(of_u, "u")).is_clean
+
+
+def test_the_age_of_an_instant_is_not_judged() -> None:
+    text = "A p 0-1: put x 1\nB q 2-3: put x 2\nC r 4-5: at x=1 @1\nD r 6-7: {} x=1 @1"
+    assert check(history(text.format("at")), versions("A B")).is_clean
+    assert kinds(check(history(text.format("read")), versions("A B"))) == {Kind.STALE_READ}
+
+
 TWINS: dict[Kind, tuple[str, str, str, str]] = {
     # What is found, and the smallest change that makes it right.
     Kind.G1A: (

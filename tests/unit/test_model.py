@@ -22,6 +22,7 @@ from frazil_verification.model.group_state import Setting
 from frazil_verification.model.swap import Swap
 from frazil_verification.model.swap_state import Bounds as SwapBounds
 from frazil_verification.model.swap_state import Rule as SwapRule
+from frazil_verification.model.tables_state import Rule as TablesRule
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "model.md"
 FEWEST_STATES = 3_000
@@ -61,6 +62,16 @@ REACHED = {
         "2 commits from the same table",
         "3 commits from the same table",
     },
+    "tables": {
+        "all transactions commit",
+        "landed without its writer's knowledge",
+        "unknown, landed",
+        "unknown, not landed",
+        "lost its races",
+        "refused, as what was read has changed",
+        "two swaps are in the database",
+        "a reader sees a commit",
+    },
 }
 
 
@@ -99,7 +110,7 @@ def test_without_a_rule_its_invariant_breaks(flaw: Flaw) -> None:
 
 
 def test_every_rule_is_switched_off_once() -> None:
-    assert Counter(flaw.rule for flaw in FLAWS) == Counter([*SwapRule, *GroupRule, *CompactionRule])
+    assert Counter(flaw.rule for flaw in FLAWS) == Counter([*SwapRule, *GroupRule, *CompactionRule, *TablesRule])
 
 
 def test_p2_reading_the_head_first_and_guarding_the_tickets_are_each_enough_without_withdrawals() -> None:

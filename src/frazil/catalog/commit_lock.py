@@ -27,13 +27,14 @@ def try_lock(catalog: Catalog, ident: Ident) -> Release | None:
 
 
 @contextlib.contextmanager
-def commit_lock(catalog: Catalog, ident: Ident, patience_s: float, runtime: Runtime) -> Iterator[None]:
+def commit_lock(catalog: Catalog, ident: Ident, patience_s: float, runtime: Runtime) -> Iterator[bool]:
     """Wait, for ``patience_s`` at most, until the writers that use the lock are not committing to this table.
 
-    Only a hint: a writer that does not use it may commit at any moment.
+    Only a hint: a writer that does not use it may commit at any moment. False: it was not free in time.
     """
-    with _held(_taken(catalog, ident, ident, patience_s, runtime, lambda _waited_s: _POLL_S)):
-        yield
+    release = _taken(catalog, ident, ident, patience_s, runtime, lambda _waited_s: _POLL_S)
+    with _held(release):
+        yield release is not None or catalog.locks is None
 
 
 @contextlib.contextmanager

@@ -332,7 +332,7 @@ def simulate(
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="Number of runs, with consecutive seeds.")] = 1,
     jobs: Annotated[int, typer.Option("--jobs", min=1, help="Number of processes that share the runs.")] = 1,
     faults: Annotated[str, typer.Option("--faults", help="all, none, or a comma-separated list.")] = "all",
-    actors: Annotated[str, typer.Option("--actors", help="usual, all, or a comma-separated list.")] = "usual",
+    actors: Annotated[str, typer.Option("--actors", help="usual, all, bank, or a comma-separated list.")] = "usual",
     catalog: Annotated[str, typer.Option("--catalog", help="database, rest, glue or not-atomic.")] = "database",
     severity: Annotated[float, typer.Option("--severity", min=0, help="Multiplies the rate of faults.")] = 1.0,
     keep: Annotated[Path | None, typer.Option("--keep", help="Shrink failing seeds and save them here.")] = None,

@@ -138,7 +138,7 @@ class Coordination:
     def _has_met_others(self) -> bool:
         return bool(self._progress.lost or self._progress.redone)
 
-    def _commit_lock(self) -> AbstractContextManager[None]:
+    def _commit_lock(self) -> AbstractContextManager[object]:
         # The first attempt goes ahead at once. Writers that have lost a race take the commit lock in turn: attempts
         # that overlap are attempts that lose, and the more so the busier the machine is.
         if not self._has_met_others:

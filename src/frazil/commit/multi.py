@@ -118,21 +118,32 @@ class MultiAttempt:
         unit, identity = self.unit, self.unit.identity
         if not (identity.given or any(each.has_landed_in(heads[each.ident].metadata) for each in unit.written)):
             return None
-        done: dict[Ident, Commit] = {}
-        for table in unit.tables:
-            head = heads[table.ident].metadata
-            found = find_commit(self.context.catalog, head, identity, table.branch, table.ident)
-            if found is not None:
-                done[table.ident] = replace(found, attempts=self.progress.attempts, elapsed=self.progress.elapsed)
-                if found.snapshot_id not in table.snapshot_ids:
-                    table.remove_everything()
-            elif table.has_landed_in(head):
-                done[table.ident] = found_commit(unit, table, self.progress, head)
+        done = self._recorded_in(heads)
         if not done:
             return None
+        if len(done) < len(unit.written):
+            # It landed while the records were read one by one: now they are all there.
+            heads = {each.ident: heads[each.ident] if each.is_dropped else self._head(each) for each in unit.tables}
+            done = self._recorded_in(heads)
         check_whole(self.context.catalog, unit, heads, done)
+        for table in unit.written:
+            found = done.get(table.ident)
+            if found is not None and found.snapshot_id not in table.snapshot_ids:
+                table.remove_everything()
         self.progress.lands()
         return Landed(several(unit, self.progress, done))
+
+    def _recorded_in(self, heads: Mapping[Ident, Head]) -> dict[Ident, Commit]:
+        catalog, progress = self.context.catalog, self.progress
+        done: dict[Ident, Commit] = {}
+        for table in self.unit.tables:
+            head = heads[table.ident].metadata
+            found = find_commit(catalog, head, self.unit.identity, table.branch, table.ident)
+            if found is not None:
+                done[table.ident] = replace(found, attempts=progress.attempts, elapsed=progress.elapsed)
+            elif table.has_landed_in(head):
+                done[table.ident] = found_commit(self.unit, table, progress, head)
+        return done
 
     # Check, rebase and build (``proposal.py``)
 

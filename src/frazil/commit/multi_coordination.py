@@ -71,7 +71,7 @@ class MultiCoordination:
 
         Returns this writer's place in the queue of each table.
         """
-        context, queues = self._context, dict[Ident, QueuedWriter]()
+        context, queues, patience_s = self._context, dict[Ident, QueuedWriter](), self._patience_s
         for table in self.unit.tables:
             if table.made is not None:
                 continue
@@ -84,7 +84,10 @@ class MultiCoordination:
                 assert not isinstance(release, QueueStatus), "only its own writer decides about a reservation"
                 locks.callback(release)
             else:
-                locks.enter_context(commit_lock(context.catalog, table.ident, self._patience_s, context.runtime))
+                lock = commit_lock(context.catalog, table.ident, min(patience_s, self._patience_s), context.runtime)
+                if not locks.enter_context(lock):
+                    # Without one of them, others are not worth waiting for: their holder may be the same dead writer.
+                    patience_s = 0.0
             check_time()
         return queues
 

@@ -159,6 +159,7 @@ def _read(event: dict[str, Any]) -> Read:
         version=event.get("version"),
         empty=bool(event.get("empty", False)),
         historic=bool(event.get("historic", False)),
+        ageless=bool(event.get("ageless", False)),
         filter=event.get("filter"),
     )
 
@@ -253,6 +254,7 @@ def _op_event(op: Read | Write) -> dict[str, Any]:
         "version": op.version,
         "empty": op.empty,
         "historic": op.historic,
+        "ageless": op.ageless,
         "filter": op.filter,
     }
 

@@ -46,6 +46,10 @@ class Read:
     """With ``version=None``: it was pinned to the table before its first version."""
     historic: bool = False
     """The caller asked for an old version, so that old rows are not an anomaly."""
+    ageless: bool = False
+    """Pinned at an instant of all tables, which may have been long before the call: its age is not judged. That the
+    transaction's other reads are of the same instant is.
+    """
     filter: str | None = None
     """The condition, for people."""
 

@@ -45,9 +45,10 @@ def add_order(graph: Graph, landing: Landing, slack: float) -> None:
 
 
 def _is_in_time(landing: Landing, number: int) -> bool:
-    """False: the transaction only read old versions on purpose."""
+    """False: the transaction only read versions whose age does not matter."""
     ops = landing.transactions[number].ops
-    return landing.landed[number] and not (ops and all(isinstance(op, Read) and op.historic for op in ops))
+    is_ageless = ops and all(isinstance(op, Read) and (op.historic or op.ageless) for op in ops)
+    return landing.landed[number] and not is_ageless
 
 
 def _answer(landing: Landing, number: int) -> float | None:
@@ -68,7 +69,7 @@ def judge_edges(graph: Graph, landing: Landing, findings: Findings, slack: float
         if not kind & DATA or before >= size or after >= size:
             continue
         end = answered[after]
-        if end is None or end >= began[before] - slack:
+        if end is None or end >= began[before] - slack or not _is_in_time(landing, before):
             continue
         found = Kind.STALE_READ if kind == RW else Kind.REAL_TIME
         findings.add(

@@ -129,7 +129,8 @@ class Replay:
         for reader, place in pinned.get(index, ()):
             read = self._landing.transactions[reader].ops[place]
             assert isinstance(read, Read)
-            if not read.historic and (read.whole or (read.seen is None and not read.keys)):
+            has_age = not read.historic and not read.ageless
+            if has_age and (read.whole or (read.seen is None and not read.keys)):
                 self._done.pinned.append((reader, index))
             self._read(reader, place, read, index)
         for reader, place in guessed.get(index, ()):

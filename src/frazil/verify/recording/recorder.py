@@ -16,9 +16,10 @@ from frazil.commit.unit import CommitUnit
 from frazil.errors import FrazilError
 from frazil.format.metadata import MAIN, TableMetadata
 from frazil.model import Commit, Ident, TransactionCommit
+from frazil.past import PastInstant
 from frazil.read.scan import Scan
 from frazil.table.source import Source
-from frazil.transaction import TableAtInstant, TableInTransaction, Transaction
+from frazil.transaction import Instant, TableAtInstant, TableInTransaction, Transaction
 from frazil.verify.recording.columns import Named, parse_named, shown_filter
 from frazil.verify.recording.log import Log
 from frazil.verify.recording.rows import changes_of
@@ -61,6 +62,8 @@ class FileRecorder:
         # Absolute: the process may change its working directory.
         self.log = Log(Path(folder).absolute(), {"columns": columns})
         self._transactions: weakref.WeakKeyDictionary[Transaction, str] = weakref.WeakKeyDictionary()
+        self._instants: weakref.WeakKeyDictionary[Instant, str] = weakref.WeakKeyDictionary()
+        """All reads at one instant are one transaction."""
         self._logged: dict[str, dict[Ident, int]] = {}
         """Open transaction → table → the number of its operations in the log."""
         self._here = threading.local()
@@ -83,8 +86,10 @@ class FileRecorder:
             self._write_staged(source.transaction)
             # The scan's snapshot may have the transaction's own rows, and is never committed as it is.
             version = version if is_historic else _Pinned(source.pinned.head.metadata).version(branch)
-        elif isinstance(source, TableAtInstant):
-            is_historic = True
+        pinned = source.instant if isinstance(source, TableAtInstant) else None
+        # The lake as it was at a time is history, too.
+        is_historic = is_historic or isinstance(pinned, PastInstant)
+        instant = pinned if isinstance(pinned, Instant) and not is_historic else None
         named = self._named.get(name)
         event: Event = {
             "event": "read",
@@ -92,13 +97,19 @@ class FileRecorder:
             "version": version,
             "empty": version is None,
             "historic": is_historic,
+            "ageless": instant is not None,
             "filter": shown_filter(scan._filter, named),
         }
         called = self._called()
-        self._read(transaction, called, event)
-        if named is None:
-            return scan
-        return recorded_scan(scan, named, lambda seen: self._read(transaction, called, {**event, **seen}))
+
+        def tell(seen: Event) -> None:
+            if instant is None:
+                self._read(transaction, called, {**event, **seen})
+            else:
+                self._read_at(instant, called, {**event, **seen})
+
+        tell({})
+        return scan if named is None else recorded_scan(scan, named, tell)
 
     def committing(
         self, context: CommitContext, operations: Sequence[Operation], identity: Identity, run: Callable[[], Commit]
@@ -197,6 +208,13 @@ class FileRecorder:
         name = self.log.new_id()
         begin, end = {"event": "begin", "tx": name, **called}, {"event": "ok", "tx": name, "changed": False}
         self.log.write(begin, {"tx": name, **event}, end)
+
+    def _read_at(self, instant: Instant, called: Event, event: Event) -> None:
+        if (name := self._instants.get(instant)) is None:
+            name = self._instants[instant] = self.log.new_id()
+            self.log.write({"event": "begin", "tx": name, **called})
+        # It ends with its last read, which is not known until there is another one.
+        self.log.write({"tx": name, **event}, {"event": "ok", "tx": name, "changed": False})
 
     def _write_staged(self, transaction: Transaction) -> None:
         """Log what a transaction has written since the last call, before its next read."""

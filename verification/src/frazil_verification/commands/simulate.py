@@ -16,6 +16,8 @@ from frazil_verification.simulator import (
     Result,
     campaign,
     failure_json,
+    of_one_table,
+    of_the_bank,
     parse_faults,
     shrink,
     usual,
@@ -47,13 +49,22 @@ def _case(options: Simulate) -> Case:
         faults = parse_faults(options.faults)
     except ValueError as error:
         raise InvalidInput(f"--faults takes all, none or a list: {error}") from error
-    named = {"usual": usual(), "all": tuple(ACTORS)}
+    named = {"usual": usual(), "all": of_one_table(), "bank": of_the_bank()}
     actors = named.get(options.actors) or tuple(each.strip() for each in options.actors.split(","))
     unknown = [each for each in actors if each not in ACTORS]
     if unknown:
         raise InvalidInput(f"There is no actor {unknown[0]!r}", advice=f"There are {', '.join(ACTORS)}")
+    if not (set(actors) <= {*of_one_table()} or set(actors) <= {*of_the_bank()}):
+        raise InvalidInput(
+            "Some of these actors work on one table, and some on several",
+            advice=f"Those of several tables are {', '.join(of_the_bank())}",
+        )
     if options.catalog not in list(CatalogKind):
         raise InvalidInput(f"There is no catalog {options.catalog!r}", advice=f"There are {', '.join(CatalogKind)}")
+    if set(actors) <= {*of_the_bank()} and not CatalogKind(options.catalog).is_ours:
+        raise InvalidInput(
+            f"The catalog {options.catalog} commits one table at a time", advice="Use --catalog database"
+        )
     return Case(
         options.seed, options.steps, faults, actors, catalog=CatalogKind(options.catalog), severity=options.severity
     )

@@ -1,4 +1,5 @@
-"""Models of the protocol, explored state by state: the swap, group commit with crashes, compaction against deletes.
+"""Models of the protocol, explored state by state: the swap of one table and of several, group commit with
+crashes, compaction against deletes.
 
 ``python -m frazil_verification.model`` explores them all. They import nothing of the commit path; their steps are named
 after the steps of its code.

@@ -6,14 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from frazil_verification.model import compaction_state, group_state, swap_state
+from frazil_verification.model import compaction_state, group_state, swap_state, tables_state
 from frazil_verification.model.compaction import Compaction
 from frazil_verification.model.compaction_state import COMPACT, COPY_DELETE, DELETE, UPSERT
 from frazil_verification.model.explorer import Model, Trace
 from frazil_verification.model.group import Group
 from frazil_verification.model.swap import Swap
+from frazil_verification.model.tables import Tables
+from frazil_verification.model.tables_state import Kind
 
-Rule = swap_state.Rule | group_state.Rule | compaction_state.Rule
+Rule = swap_state.Rule | group_state.Rule | compaction_state.Rule | tables_state.Rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,10 @@ _REVIVED = group_state.Bounds(crashes=0, losses=2, expiries=1)
 _RERUN = group_state.Bounds(writers=3, rerun=True)
 _GENERATED_ID = group_state.Bounds(writers=3, crashes=0, losses=2, rerun=True, has_ids=False)
 _POISON = group_state.Bounds(writers=3, crashes=0, losses=0, has_poison=True)
+_TRANSFERS = tables_state.Bounds(attempts=2, aborts=1)
+_ABORTED = tables_state.Bounds((Kind.BOTH, Kind.SECOND), aborts=1, crashes=1)
+_SKEWS = tables_state.Bounds((Kind.SKEW, Kind.SKEW_BACK, Kind.BOTH), sends=1)
+_LOOKED_UP = tables_state.Bounds((Kind.BOTH, Kind.SECOND, Kind.READER), sends=1, crashes=1, reruns=1)
 _PATIENT = group_state.Bounds(crashes=0, losses=0, may_give_up=False)
 
 SMALL = (
@@ -79,6 +85,10 @@ SMALL = (
     Run("group: 3 writers, a ticket that kills leaders", _grouped(_POISON)),
     Run("compaction: 2 commits of every kind", Compaction()),
     Run("compaction: 3 commits", Compaction(compaction_state.Bounds(3, _WITH_KEYS))),
+    Run("tables: 2 transfers, 2 attempts each, a rollback by the database", Tables(_TRANSFERS)),
+    Run("tables: a transfer beside one table's writer, a crash, a rollback by the database", Tables(_ABORTED)),
+    Run("tables: two writers that read what the other writes, a transfer", Tables(_SKEWS)),
+    Run("tables: a transfer, one table's writer, a reader, a call repeated with the same id", Tables(_LOOKED_UP)),
 )
 
 LARGE = (
@@ -109,6 +119,10 @@ LARGE = (
         Compaction(compaction_state.Bounds(3, rewrites_meet=True)),
     ),
     Run("compaction: 4 commits", Compaction(compaction_state.Bounds(4, _WITH_KEYS))),
+    Run(
+        "tables: two writers that read what the other writes, a transfer, lost answers, a crash",
+        Tables(tables_state.Bounds((Kind.SKEW, Kind.SKEW_BACK, Kind.BOTH), crashes=1)),
+    ),
 )
 
 
@@ -131,7 +145,11 @@ def _rows(rule: compaction_state.Rule, of: str, invariant: str, bounds: compacti
     return Flaw(rule, of, invariant, Compaction(bounds or compaction_state.Bounds(), frozenset({rule})))
 
 
-_S, _G, _C = swap_state.Rule, group_state.Rule, compaction_state.Rule
+def _tables(rule: tables_state.Rule, of: str, invariant: str, bounds: tables_state.Bounds) -> Flaw:
+    return Flaw(rule, of, invariant, Tables(bounds, frozenset({rule})))
+
+
+_S, _G, _C, _T = swap_state.Rule, group_state.Rule, compaction_state.Rule, tables_state.Rule
 _THREE_ROWS = compaction_state.Bounds(3, _ONE_FILE)
 _THREE_KEYS = compaction_state.Bounds(3, (UPSERT, COPY_DELETE, COMPACT))
 
@@ -176,6 +194,17 @@ FLAWS = (
     _rows(_C.NO_LINEAGE_IS_A_CONFLICT, "P26", "no_row_comes_back"),
     _rows(_C.LINEAGE_IS_REBASED, "P26", "no_row_comes_back", _THREE_ROWS),
     _rows(_C.NEEDED_DELETES_STAY, "P36", "no_row_comes_back", _THREE_KEYS),
+    _tables(_T.EVERY_POINTER_IS_COMPARED, "P40", "acknowledged_is_there_once", _ABORTED),
+    _tables(_T.ALL_IN_ONE_TRANSACTION, "P40", "all_tables_or_none", _TRANSFERS),
+    _tables(_T.GUARDS_ARE_COMPARED, "P40", "serializable", _SKEWS),
+    _tables(_T.GUARDS_ARE_HELD, "P40", "serializable", _SKEWS),
+    _tables(_T.READS_ARE_CHECKED, "P40", "serializable", _SKEWS),
+    _tables(_T.LOCKED_IN_ORDER, "P40", "no_deadlock", _TRANSFERS),
+    _tables(_T.STALE_IS_DOUBTED, "P40", "failed_is_not_there", _ABORTED),
+    _tables(_T.RECORDS_ARE_SEARCHED, "P40", "failed_is_not_there", _ABORTED),
+    _tables(_T.MOVED_FIRST, "P40", "failed_is_not_there", _ABORTED),
+    _tables(_T.ONE_INSTANT, "P28", "readers_see_one_instant", _LOOKED_UP),
+    _tables(_T.LOOKED_UP_TOGETHER, "P40", "answers_name_every_table", _LOOKED_UP),
 )
 
 

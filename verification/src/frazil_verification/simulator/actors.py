@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 from frazil.commit.retention import expires_with_commits
 from frazil.errors import FrazilError
 from frazil.format.metadata import MAIN, TableMetadata
+from frazil.model import Ident
 from frazil.table.destination import CommitNow
 from frazil.table.table import Table
 from frazil_verification.simulator.lake import TABLE
 from frazil_verification.simulator.records import CallOutcome
 from frazil_verification.simulator.session import KEYS, PARTITIONS, Session
-from frazil_verification.simulator.steps import OLD_MS, Row, State, Step
+from frazil_verification.simulator.steps import OLD_MS, Condition, Row, State, Step
 
 Act = Callable[[Session], None]
 _MODES = (None, "merge-on-read", "copy-on-write")
@@ -33,6 +34,10 @@ class Actor:
     is_foreign: bool = False
     is_usual: bool = True
     """It takes part unless a case names its actors."""
+    tables: tuple[Ident, ...] = (TABLE,)
+    """The tables that it works on."""
+    rubbish: Condition = ()
+    """The rows that it may delete so that tables stay small."""
 
 
 ACTORS: dict[str, Actor] = {}
@@ -42,10 +47,27 @@ def usual() -> tuple[str, ...]:
     return tuple(each.name for each in ACTORS.values() if each.is_usual)
 
 
-def actor(weight: float, *, is_foreign: bool = False, is_usual: bool = True) -> Callable[[Act], Act]:
+def of_one_table() -> tuple[str, ...]:
+    """Those of the scenes that have one table."""
+    return tuple(each.name for each in ACTORS.values() if each.tables == (TABLE,))
+
+
+def of_the_bank() -> tuple[str, ...]:
+    """Those of the scenes with transactions over several tables (``bank.py``)."""
+    return tuple(each.name for each in ACTORS.values() if each.tables != (TABLE,))
+
+
+def actor(
+    weight: float,
+    *,
+    is_foreign: bool = False,
+    is_usual: bool = True,
+    tables: tuple[Ident, ...] = (TABLE,),
+    rubbish: Condition = (),
+) -> Callable[[Act], Act]:
     def register(act: Act) -> Act:
         name = act.__name__.replace("_", " ")
-        ACTORS[name] = Actor(name, act, weight, is_foreign, is_usual)
+        ACTORS[name] = Actor(name, act, weight, is_foreign, is_usual, tables, rubbish)
         return act
 
     return register

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from frazil.runtime import SYSTEM
+from frazil_verification.simulator.actors import of_the_bank
 from frazil_verification.simulator.lake import CatalogKind
 from frazil_verification.simulator.run import REDONE, Result, simulate
 from frazil_verification.simulator.world import Case
@@ -43,9 +44,11 @@ SCENES: Mapping[str, Case] = {
     "upkeep": Case(0, steps=150, actors=(*_UPKEEP, "streamer", "upserter", "pinned reader", "foreign writer")),
     "undo": Case(0, actors=("updater", "undoer", "deleter", "appender")),
     "oblivion": Case(0, severity=2.0, actors=_UPKEEP, catalog=CatalogKind.REST),
+    "bank": Case(0, steps=60, actors=of_the_bank()),
+    "bank in a storm": Case(0, steps=60, severity=4.0, actors=of_the_bank()),
 }
 """Kinds of runs: as usual; more faults; appends that share snapshots while everything breaks; on third-party catalogs;
-then with streams, rollbacks and snapshot expiry, also on third-party catalogs."""
+then with streams, rollbacks and snapshot expiry, also on third-party catalogs; transactions over several tables."""
 
 
 @dataclass(frozen=True, slots=True)

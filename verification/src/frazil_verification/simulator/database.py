@@ -32,7 +32,10 @@ _AWAY_S = (0.05, 0.3, 3.0, 15.0, 40.0)
 _TIMEOUTS_S = (0.0, 0.05, 0.5, 5.0)
 _LATE_S = (0.01, 0.2, 1.0, 3.0, 20.0, 90.0)
 _PATIENCE = 200
-"""Refused tries for the commit lock while no table moves: at least twenty seconds."""
+"""Refused tries for the commit lock while no table moves."""
+_TURN = "\x1fturn"
+_TURN_PATIENCE = 1000
+"""The same for the turn of functions, which try for it more and more often."""
 _STEPS_MS = (-30_000, -2_000, -50, 50, 5_000, 120_000)
 
 
@@ -48,6 +51,8 @@ class Move:
     location: str
     pins: frozenset[int]
     """The snapshots that were pinned at that time."""
+    swap: int
+    """The number of the transaction; all the moves of a swap have the same."""
 
 
 class Database:
@@ -62,11 +67,12 @@ class Database:
         self._away_until = 0.0
         self._is_set_up = False
         self._locks: dict[str, Process] = {}
-        self._refused: dict[str, tuple[int, int]] = {}
-        """Process → (number of moves, how often it was refused the commit lock since)."""
+        self._refused: dict[tuple[str, str], tuple[int, int]] = {}
+        """Process and lock → (number of moves, how often it was refused the lock since)."""
         self._committed: set[str] = set()
         """The tickets of committed queue entries."""
         self._pointers: dict[str, str] = {}
+        self._swaps = 0
         self.moves: list[Move] = []
         self.sleepers: dict[tuple[str, str], Task] = {}
 
@@ -109,12 +115,16 @@ class Database:
             found = self._db.execute("SELECT count(*) FROM sqlite_master WHERE name = ?", (TABLES,)).fetchone()
             self._is_set_up = bool(found[0])
             return
+        self._swaps += 1
         for name, location in self._db.execute(f"SELECT table_name, metadata_location FROM {TABLES}"):  # noqa: S608
             if self._pointers.get(name) != location:
                 self._pointers[name] = location
                 event = self._world.journal.note(process, f"moved {name} to {location.rsplit('/', 1)[-1]}")
-                self.moves.append(Move(event, self._world.schedule.now, process, name, location, self._pins()))
+                self._moved(event, process, name, location)
                 self._check_tickets(process)
+
+    def _moved(self, event: int, process: str, name: str, location: str) -> None:
+        self.moves.append(Move(event, self._world.schedule.now, process, name, location, self._pins(), self._swaps))
 
     def _pins(self) -> frozenset[int]:
         sql = f"SELECT snapshot_id FROM {PINS} WHERE deadline > ?"  # noqa: S608
@@ -138,18 +148,18 @@ class Database:
 
     def try_commit_lock(self, process: Process, key: str) -> Callable[[], None] | None:
         if key in self._locks:
-            self._refuse(process)
+            self._refuse(process, key)
             return None
         self._locks[key] = process
         process.locks.add(key)
         return lambda: self.release(process, [key])
 
-    def _refuse(self, process: Process) -> None:
+    def _refuse(self, process: Process, key: str) -> None:
         """A writer that cannot take the commit lock goes ahead without it, once nothing has moved for a while."""
-        before, times = self._refused.get(process.name, (-1, 0))
+        before, times = self._refused.get((process.name, key), (-1, 0))
         times = times + 1 if before == len(self.moves) else 1
-        self._refused[process.name] = len(self.moves), times
-        if times == _PATIENCE:
+        self._refused[process.name, key] = len(self.moves), times
+        if times == (_TURN_PATIENCE if key.endswith(_TURN) else _PATIENCE):
             self._world.records.problems.append(f"{process.name} was refused the commit lock {times} times in a row")
 
     def release(self, process: Process, keys: Sequence[str]) -> None:
@@ -172,12 +182,13 @@ class Database:
         self._db.execute("BEGIN")
         self._locks.clear()
         self.sleepers.clear()
+        self._swaps += 1
         rows = self._db.execute(f"SELECT table_name, metadata_location FROM {TABLES}").fetchall()  # noqa: S608
         for name, location in rows:
             if self._pointers.get(name) != location:
                 self._pointers[name] = location
                 event = self._world.journal.note("power loss", f"took {name} back to {location.rsplit('/', 1)[-1]}")
-                self.moves.append(Move(event, self._world.schedule.now, "power loss", name, location, self._pins()))
+                self._moved(event, "power loss", name, location)
 
     def step_clock(self) -> None:
         self._step_ms += self._chance.choice(_STEPS_MS)

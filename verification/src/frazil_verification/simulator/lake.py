@@ -27,7 +27,10 @@ if TYPE_CHECKING:
     from frazil_verification.simulator.process import Process
 
 TABLE = Ident(("sim",), "t")
-TABLE_NAME = str(TABLE)
+"""The table of every scene but the bank."""
+CHECKING, SAVINGS, LEDGER = (Ident(("sim",), name) for name in ("checking", "savings", "ledger"))
+ACCOUNTS = (CHECKING, SAVINGS)
+BANK = (*ACCOUNTS, LEDGER)
 WAREHOUSE = "/simulated"
 _FRAZIL_KEYS = (COMMIT_ID, COMMIT_DIGEST, "frazil.")
 
@@ -143,9 +146,18 @@ def _plain(update: dict[str, Any]) -> dict[str, Any]:
 
 
 class _NotAtomic(SqlStore):
-    """A catalog that reads the pointer and then writes it, not atomically."""
+    """A catalog that reads the pointer and then writes it, not atomically, and one table after the other."""
 
     def _send(self, swap: Swap) -> Outcome:
+        left = swap
+        for pointer in swap.pointers:
+            outcome = self._send_one(replace(left, pointers=(pointer,), guards=()))
+            if not isinstance(outcome, Committed):
+                return outcome
+            left = Swap(())
+        return swap.committed
+
+    def _send_one(self, swap: Swap) -> Outcome:
         (pointer,) = swap.pointers
         actual = self._engine.read(lambda db: self._location(db, pointer.ident))
         if actual != pointer.expected:

@@ -1,4 +1,4 @@
-"""The oracle: the rules that hold in every run, whatever its faults.
+"""The oracle: the rules that hold for each table in every run, whatever its faults. ``across.py`` has those of several.
 
 Every acknowledged write is in the table once, no failed one is, and one with an unknown outcome is there completely or
 not at all. Every version was made from the one before it. Every snapshot can be read and has the rows of the sequential
@@ -21,12 +21,13 @@ from frazil.commit.redo import REDOABLE as CHECKS
 from frazil.commit.snapshot_layout import VERB
 from frazil.commit.summaries import commits_of
 from frazil.errors import FrazilError, RetriesExhausted
+from frazil.model import Ident
 from frazil.table.destination import CommitNow
 from frazil.table.table import Table
 from frazil_verification.simulator import steps
 from frazil_verification.simulator.database import Move
 from frazil_verification.simulator.faults import Fault
-from frazil_verification.simulator.lake import TABLE, CatalogKind
+from frazil_verification.simulator.lake import CatalogKind
 from frazil_verification.simulator.reader import SnapshotReader, Unreadable
 from frazil_verification.simulator.records import Attempt, CallOutcome, Write
 from frazil_verification.simulator.steps import (
@@ -71,17 +72,20 @@ class Findings:
     reads: int = 0
     violations: list[Violation] = field(default_factory=list)
 
-
-def judge(world: World) -> Findings:
-    """Check the results of a run."""
-    return _Judge(world).findings()
+    def wrong(self, rule: str, what: str) -> None:
+        self.violations.append(Violation(rule, what))
 
 
-class _Judge:
-    def __init__(self, world: World) -> None:
+class TableJudge:
+    """Checks the results of a run for one table."""
+
+    def __init__(self, world: World, ident: Ident) -> None:
+        self.ident = ident
         self._world = world
         self._found = Findings()
-        self._moves = [move for move in world.database.moves if move.table == TABLE.name]
+        self._writes = [each for each in world.records.writes if each.table == ident]
+        self._reads = [each for each in world.records.reads if each.table == ident]
+        self._moves = [move for move in world.database.moves if move.table == ident.name]
         self._versions: list[Json] = []
         self._snapshots: dict[int, Json] = {}
         """All snapshots of the table's history, including expired ones."""
@@ -100,14 +104,14 @@ class _Judge:
         self._states: dict[int | None, State] = {None: ()}
         self._reached: dict[int | None, int] = {None: 0}
         """Snapshot → how many writes are in the order up to it."""
+        self._before: dict[Write, State] = {}
+        """Write → the rows before it."""
         self._placed: dict[Write, int] = {}
         self._earlier: dict[Write, int] = {}
         """The first snapshot of a write that was made again after that snapshot had expired."""
         self._order: list[Write] = []
 
     def findings(self) -> Findings:
-        for problem in self._world.records.problems:
-            self._wrong("nothing unexpected happens", problem)
         if not self._read_versions():
             return self._found
         self._check_versions()
@@ -127,8 +131,28 @@ class _Judge:
             self._check_with_frazils_reader()
         return self._found
 
+    # For rules about several tables
+
+    def state(self, snapshot_id: int | None) -> State:
+        return self._states.get(snapshot_id, ())
+
+    def state_before(self, write: Write) -> State | None:
+        """The rows before a write; None: the write changed nothing here."""
+        return self._before.get(write)
+
+    def move_of(self, write: Write) -> Move | None:
+        """The move that made a write visible."""
+        if write not in self._placed:
+            return None
+        event = self._first_event[self._placed[write]]
+        return next(move for move in self._moves if move.event == event)
+
+    def heads(self) -> Iterator[tuple[Move, int | None]]:
+        """Every move, and the snapshot of main after it."""
+        return ((move, head) for move, (_, head) in zip(self._moves, self._heads, strict=True))
+
     def _wrong(self, rule: str, what: str) -> None:
-        self._found.violations.append(Violation(rule, what))
+        self._found.wrong(rule, what)
 
     # Versions
 
@@ -169,7 +193,7 @@ class _Judge:
             # In a group with writes on top of it, the snapshot itself need not have been the head of main.
             common = past & self._history(before)
             fork = max(common, key=lambda each: self._snapshots[each]["sequence-number"], default=0)
-            asked = (each for each in self._world.records.writes if each.step.verb == "rollback_to")
+            asked = (each for each in self._writes if each.step.verb == "rollback_to")
             if not any(each.step.value == fork and each.started < event for each in asked):
                 self._wrong("main moves back only by a rollback", f"from {before} to {fork} at event {event}")
             self._undone.append((event, fork))
@@ -254,6 +278,7 @@ class _Judge:
         state = self._states[parent]
         for write in writes:
             self._check_seen(write, state)
+            self._before[write] = state
             state = apply(state, self._in_full(write.step))
             if write in self._placed:
                 if not self._has_expired_id(write, self._first_event[snapshot_id]):
@@ -302,15 +327,15 @@ class _Judge:
         if write.seen is None:
             return
         where, rows = write.seen
-        if counted(rows) != _as_seen(selected(state, where), rows):
+        if counted(rows) != as_seen(selected(state, where), rows):
             self._wrong("a transaction lands on what it read", f"{write}: {write.seen} was {state} when it landed")
 
     def _writes_of(self, snapshot: Json, owners: Mapping[int, tuple[str, ...]]) -> list[Write] | None:
         summary, snapshot_id = snapshot["summary"], snapshot["snapshot-id"]
-        by_name = {each.name: each for each in self._world.records.writes}
+        by_name = {each.name: each for each in self._writes}
         if "simulated.write" in summary:
             return [by_name[summary["simulated.write"]]]
-        by_id = {each.commit_id: each for each in self._world.records.writes if each.commit_id}
+        by_id = {each.commit_id: each for each in self._writes if each.commit_id}
         ids = owners.get(snapshot_id) or ((summary[COMMIT_ID],) if COMMIT_ID in summary else ())
         unknown = [each for each in ids if each not in by_id]
         if unknown and len(ids) == 1 and (summary["operation"], summary.get(VERB)) == ("replace", "rewrite"):
@@ -344,7 +369,7 @@ class _Judge:
     def _check_writes(self) -> None:
         refs = self._versions[-1].get("refs", {})
         histories: dict[str, set[int]] = {"main": self._once_in_main}
-        for write in self._world.records.writes:
+        for write in self._writes:
             if write.step.verb not in ROW_VERBS:
                 continue
             snapshot_id = self._placed.get(write)
@@ -400,8 +425,9 @@ class _Judge:
 
         That it then did to the rows what it does at the head is checked with the rows of its snapshot.
         """
-        for write in self._world.records.writes:
-            may_redo = write.step.on_conflict is None and not write.is_foreign and write.seen is None
+        for write in self._writes:
+            is_alone = not write.is_foreign and not write.is_part and write.seen is None
+            may_redo = is_alone and write.step.on_conflict is None
             for attempt in write.attempts:
                 most = attempt.retry.tries - 1 if may_redo else 0
                 if attempt.redone > most:
@@ -480,7 +506,7 @@ class _Judge:
                 self._wrong("a batch lands once", f"{write} after batch {last[name]}")
             last[name] = max(batch, last.get(name, -1))
             placed.setdefault((name, batch), write)
-        for write in self._world.records.writes:
+        for write in self._writes:
             if write.step.verb == "stream" and write.outcome is CallOutcome.UNCHANGED:
                 first = placed.get((write.step.name, write.step.value))
                 done = write.acknowledged
@@ -512,15 +538,15 @@ class _Judge:
     # Reads
 
     def _check_reads(self) -> None:
-        for read in self._world.records.reads:
+        for read in self._reads:
             self._found.reads += 1
-            if counted(read.rows) != _as_seen(self._states.get(read.snapshot_id, ()), read.rows):
+            if counted(read.rows) != as_seen(self._states.get(read.snapshot_id, ()), read.rows):
                 self._wrong("readers see a snapshot as it is", f"{read.name} at {read.snapshot_id}")
             if read.snapshot_id not in self._heads_between(read.started, read.pinned):
                 self._wrong(
                     "readers see a fresh snapshot", f"{read.name} was pinned at {read.snapshot_id}, an old snapshot"
                 )
-        for write in self._world.records.writes:
+        for write in self._writes:
             for attempt in write.attempts:
                 if (
                     attempt.outcome is CallOutcome.UNCHANGED
@@ -549,7 +575,7 @@ class _Judge:
         final = self._versions[-1]
         names = {each["name"] for schema in final["schemas"] for each in schema["fields"]}
         settings = self._settings()
-        for write in self._world.records.writes:
+        for write in self._writes:
             step = write.step
             there = {
                 "set_properties": lambda: settings[step.name, step.value] > 0,  # noqa: B023 - called at once
@@ -593,13 +619,13 @@ class _Judge:
         return found
 
     def _check_with_frazils_reader(self) -> None:
-        scan = Table(CommitNow(self._world.lake, TABLE)).scan(limit=1 << 40)
+        scan = Table(CommitNow(self._world.lake, self.ident)).scan(limit=1 << 40)
         rows: State = tuple(scan.to_arrow().to_pylist())
-        if counted(rows) != _as_seen(self._states[scan.snapshot_id], rows):
+        if counted(rows) != as_seen(self._states[scan.snapshot_id], rows):
             self._wrong("readers see a snapshot as it is", f"the last one, {scan.snapshot_id}")
 
 
-def _as_seen(state: State, rows: State) -> Counter[steps.Frozen]:
+def as_seen(state: State, rows: State) -> Counter[steps.Frozen]:
     """The state as a reader returns it whose rows have these columns."""
     return counted(projected(state, rows[0].keys()) if rows else state)
 

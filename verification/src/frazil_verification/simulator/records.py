@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from frazil.commit.retry import Retry
-from frazil.model import Commit
+from frazil.model import Commit, Ident
 from frazil_verification.simulator.steps import Condition, State, Step
+
+Seen = tuple[Condition, State]
+"""The condition of a scan, and the rows that it returned."""
 
 
 class CallOutcome(enum.StrEnum):
@@ -50,17 +54,20 @@ class Write:
     """One write that a client wants committed once."""
 
     name: str
+    table: Ident
     step: Step
     is_foreign: bool = False
     commit_id: str = ""
     """Empty until it is known."""
     attempts: list[Attempt] = field(default_factory=list)
-    seen: tuple[Condition, State] | None = None
+    seen: Seen | None = None
     """The rows that its transaction read."""
     bases: list[int | None] = field(default_factory=list)
     """The base snapshots of its attempts."""
     is_doubled: bool = False
     """Two processes made it at the same time."""
+    is_part: bool = False
+    """Of a transaction over several tables."""
 
     @property
     def outcome(self) -> CallOutcome:
@@ -98,11 +105,70 @@ class Write:
         return f"{self.name} {self.step}: {self.outcome.value}{error}"
 
 
+@dataclass(slots=True, eq=False)
+class JointWrite:
+    """A transaction over several tables, under an id that its caller chose."""
+
+    name: str
+    kind: str
+    """The actor that makes it."""
+    parts: Mapping[Ident, Write]
+    """One for each table that it writes to, in the order of its calls."""
+    reads: Mapping[Ident, Condition]
+    """What it reads first; these tables may also be written to."""
+    decide: Callable[[Mapping[Ident, Seen]], Mapping[Ident, Step]] | None = None
+    """Makes its steps from what it has read. None: they are fixed, so it may be made again under the same id."""
+    isolation: str = "serializable"
+    views: list[Mapping[Ident, Seen]] = field(default_factory=list)
+    """What it has read, each time it was made."""
+
+    @property
+    def commit_id(self) -> str:
+        return self.first.commit_id
+
+    @property
+    def first(self) -> Write:
+        return next(iter(self.parts.values()))
+
+    @property
+    def is_doubled(self) -> bool:
+        return self.first.is_doubled
+
+    @is_doubled.setter
+    def is_doubled(self, value: bool) -> None:
+        for part in self.parts.values():
+            part.is_doubled = value
+
+    @property
+    def outcome(self) -> CallOutcome:
+        """A success where it has changed any table."""
+        outcomes = [each.outcome for each in self.parts.values()]
+        return CallOutcome.COMMITTED if CallOutcome.COMMITTED in outcomes else outcomes[0]
+
+    def __str__(self) -> str:
+        calls = ", ".join(f"{ident.name}.{part.step}" for ident, part in self.parts.items())
+        reads = f"reads {', '.join(each.name for each in self.reads)}; " if self.reads else ""
+        return f"{self.name} {self.kind}({reads}{calls}, at {self.isolation}): {self.outcome.value}"
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """Several tables that were read at one instant."""
+
+    name: str
+    seen: Mapping[Ident, tuple[int | None, State]]
+    """Table → the snapshot that was read, and its rows."""
+    started: int
+    """The event before it was pinned."""
+    pinned: int
+
+
 @dataclass(frozen=True, slots=True)
 class Read:
     """Rows that a reader returned."""
 
     name: str
+    table: Ident
     snapshot_id: int | None
     rows: State
     started: int
@@ -112,8 +178,9 @@ class Read:
 
 @dataclass(slots=True)
 class Records:
-    table: str
     writes: list[Write] = field(default_factory=list)
+    joint: list[JointWrite] = field(default_factory=list)
+    audits: list[Audit] = field(default_factory=list)
     reads: list[Read] = field(default_factory=list)
     deaths: dict[str, float] = field(default_factory=dict)
     """Process → the time of its death."""

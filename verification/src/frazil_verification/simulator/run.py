@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from frazil_verification.simulator.oracle import Violation, judge
-from frazil_verification.simulator.records import Write
+from frazil_verification.simulator.across import judge
+from frazil_verification.simulator.oracle import Violation
+from frazil_verification.simulator.records import Records
 from frazil_verification.simulator.world import Case, World
 
 LINES_SHOWN = 60
@@ -48,9 +49,10 @@ def _quiet() -> Iterator[None]:
             each.disabled = was
 
 
-def _outcomes(writes: Sequence[Write]) -> Counter[str]:
-    found = Counter(f"{each.step.verb} {each.outcome.value}" for each in writes)
-    found.update(f"{each.step.verb} {REDONE}" for each in writes if each.is_redone)
+def _outcomes(records: Records) -> Counter[str]:
+    found = Counter(f"{each.step.verb} {each.outcome.value}" for each in records.writes)
+    found.update(f"{each.step.verb} {REDONE}" for each in records.writes if each.is_redone)
+    found.update(f"{each.kind} {each.outcome.value}" for each in records.joint)
     return found
 
 
@@ -74,7 +76,7 @@ def simulate(case: Case) -> Result:
         switches=world.schedule.switches,
         virtual_s=world.schedule.now,
         faults=world.journal.faults,
-        outcomes=_outcomes(world.records.writes),
+        outcomes=_outcomes(world.records),
         violations=tuple(found.violations),
         last_events=tuple(world.journal.lines)[-LINES_SHOWN:] if found.violations else (),
     )

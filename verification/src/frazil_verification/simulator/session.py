@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
@@ -12,17 +13,19 @@ from frazil.commit.retry import Retry
 from frazil.dml.view import Settings, View
 from frazil.errors import CommitUnknown, ConflictError, FrazilError
 from frazil.format.metadata import TableMetadata
-from frazil.model import Commit
+from frazil.model import Commit, Ident, TransactionCommit
+from frazil.read.scan import Scan
 from frazil.runtime import RandomStream, seeded
 from frazil.table.call import Statement
 from frazil.table.destination import CommitNow
 from frazil.table.options import WriteOptions
 from frazil.table.source import CurrentTable
 from frazil.table.table import Table
+from frazil.transaction import LakeSnapshot, Transaction
 from frazil_verification.simulator import steps
-from frazil_verification.simulator.lake import TABLE, TABLE_NAME, SimulatedLake
+from frazil_verification.simulator.lake import TABLE, SimulatedLake
 from frazil_verification.simulator.process import Process
-from frazil_verification.simulator.records import Attempt, CallOutcome, Read, Write
+from frazil_verification.simulator.records import Attempt, Audit, CallOutcome, JointWrite, Read, Seen, Write
 from frazil_verification.simulator.steps import Row, State, Step
 
 if TYPE_CHECKING:
@@ -89,7 +92,9 @@ class Session:
     lake: SimulatedLake
     draw: RandomStream
     is_foreign: bool = False
-    pending: Write | None = None
+    table: Ident = TABLE
+    """The table of its calls."""
+    pending: Write | JointWrite | None = None
     """A write that is repeated under its id if the process dies."""
     calls: int = 0
     number: int = 0
@@ -157,7 +162,7 @@ class Session:
         """A write, recorded before its first call; ``is_named``: under an id that its caller chose."""
         self.calls += 1
         name = f"{self.name}.{self.calls}"
-        write = Write(name, step, self.is_foreign, f"id-{name}" if is_named else "")
+        write = Write(name, self.table, step, self.is_foreign, f"id-{name}" if is_named else "")
         self.world.records.writes.append(write)
         return write
 
@@ -165,10 +170,13 @@ class Session:
         """Other engines have no commit ids: their repeated writes may land twice."""
         return not self.is_foreign and attempt.outcome is CallOutcome.UNKNOWN and len(write.attempts) < 4
 
-    def resume(self, write: Write) -> None:
+    def resume(self, write: Write | JointWrite) -> None:
         """After a crash: repeat the interrupted write under the same id."""
         self.pending = write
-        self._attempt(write, {**self._place(write), "commit_id": write.commit_id})
+        if isinstance(write, JointWrite):
+            self._attempt_jointly(write)
+        else:
+            self._attempt(write, {**self._place(write), "commit_id": write.commit_id})
         self.pending = None
 
     def _options(self, write: Write) -> WriteOptions:
@@ -200,8 +208,8 @@ class Session:
 
         def work() -> Commit:
             with self.lake.transaction(commit_id=write.commit_id) as transaction:
-                table = transaction.table(TABLE_NAME)
-                rows: State = tuple(table.scan(steps.condition_sql(where), limit=1 << 40).to_arrow().to_pylist())
+                table = transaction.table(str(write.table))
+                rows = _rows(table.scan(steps.condition_sql(where), limit=1 << 40))
                 write.step, write.seen = then(rows), (where, rows)
                 steps.call(table, write.step, {"engine": "arrow"})
                 self.pause(self.world.staging_s)
@@ -213,6 +221,75 @@ class Session:
         self._catch_breath(write)
         return write
 
+    def write_jointly(
+        self,
+        kind: str,
+        steps_of: Mapping[Ident, Step],
+        reads: Mapping[Ident, steps.Condition] | None = None,
+        decide: Callable[[Mapping[Ident, Seen]], Mapping[Ident, Step]] | None = None,
+        *,
+        isolation: str = "serializable",
+    ) -> JointWrite:
+        """Write to several tables in one transaction, in this order, and repeat it if its outcome is unknown.
+
+        ``decide``: what it writes instead depends on what it has read. Such a transaction is not repeated.
+        """
+        self.calls += 1
+        name = f"{self.name}.{self.calls}"
+        parts = {
+            ident: Write(name, ident, step, commit_id=f"id-{name}", is_part=True) for ident, step in steps_of.items()
+        }
+        joint = JointWrite(name, kind, parts, reads or {}, decide, isolation)
+        self.world.records.joint.append(joint)
+        self.world.records.writes.extend(parts.values())
+        self.pending = joint if decide is None else None
+        self._attempt_jointly(joint)
+        while decide is None and self._is_worth_repeating(joint.first, joint.first.attempts[-1]):
+            if self.draw.random() > 0.7:
+                break
+            self.pause(self.draw.choice(_SECOND_THOUGHTS_S))
+            self._attempt_jointly(joint)
+        self.pending = None
+        self._catch_breath(joint.first)
+        return joint
+
+    def _attempt_jointly(self, joint: JointWrite) -> None:
+        """In a transaction of its own, or in a function that is called again after conflicts."""
+        retry, through_run = self.draw.choice(_RETRIES), joint.decide is None and self.draw.random() < 0.3
+
+        def work() -> Mapping[Ident, Commit | None]:
+            with self.lake.transaction(
+                commit_id=joint.commit_id, isolation=joint.isolation, retry=retry
+            ) as transaction:
+                self._make(joint, transaction)
+                transaction.commit()
+                return _commits(joint, transaction)
+
+        def run() -> Mapping[Ident, Commit | None]:
+            made: list[Transaction] = []
+
+            def function(transaction: Transaction) -> None:
+                made.append(transaction)
+                self._make(joint, transaction)
+
+            self.lake.run(function, isolation=joint.isolation, retry=retry, commit_id=joint.commit_id)
+            return _commits(joint, made[-1])
+
+        self._follow_all(list(joint.parts.values()), str(joint), run if through_run else work, retry)
+
+    def _make(self, joint: JointWrite, transaction: Transaction) -> None:
+        views: dict[Ident, Seen] = {}
+        for ident, where in joint.reads.items():
+            scan = transaction.table(str(ident)).scan(steps.condition_sql(where), limit=1 << 40)
+            views[ident] = where, _rows(scan)
+        joint.views.append(views)
+        if joint.decide is not None:
+            for ident, step in joint.decide(views).items():
+                joint.parts[ident].step = step
+        for ident, part in joint.parts.items():
+            steps.call(transaction.table(str(ident)), part.step, {"engine": "arrow"})
+            self.pause(self.world.staging_s)
+
     def stream(self, name: str) -> None:
         """Write the next batch of a stream; its rows are the same for every driver and every repetition."""
         batch = self.world.streams.get(name, 0)
@@ -223,7 +300,9 @@ class Session:
         )
         write = self._begun(Step("stream", rows=rows, name=name, value=batch), is_named=True)
         options: WriteOptions = {"engine": "arrow", "commit_id": write.commit_id}
-        attempt = self._follow(write, lambda: steps.stream(Table(CommitNow(self.lake, TABLE)), write.step, options))
+        attempt = self._follow(
+            write, lambda: steps.stream(Table(CommitNow(self.lake, write.table)), write.step, options)
+        )
         if attempt.outcome in (CallOutcome.COMMITTED, CallOutcome.UNCHANGED):
             # Another driver may have written later batches concurrently.
             self.world.streams[name] = max(self.world.streams.get(name, 0), batch + 1)
@@ -238,32 +317,49 @@ class Session:
         return self._follow(write, lambda: steps.call(self._table(write), write.step, options), options.get("retry"))
 
     def _table(self, write: Write) -> Table:
-        return Table(_Observed(CommitNow(self.lake, TABLE), self.process, write))
+        return Table(_Observed(CommitNow(self.lake, write.table), self.process, write))
 
     def _follow(self, write: Write, work: Callable[[], Commit | None], retry: Retry | None = None) -> Attempt:
         """Make the call, and record its outcome."""
-        has_id = bool(write.commit_id)
-        started = self.process.note(f"calls {write.name} {write.step}")
-        attempt = Attempt(self.process.name, started, has_id=has_id, retry=retry or Retry())
-        write.attempts.append(attempt)
+        shown = f"{write.name} {write.step}"
+        (attempt,) = self._follow_all([write], shown, lambda: {write.table: work()}, retry)
+        return attempt
+
+    def _follow_all(
+        self,
+        writes: Sequence[Write],
+        shown: str,
+        work: Callable[[], Mapping[Ident, Commit | None]],
+        retry: Retry | None,
+    ) -> list[Attempt]:
+        """Make the call that makes these writes, and record its outcome for each of them."""
+        started = self.process.note(f"calls {shown}")
+        attempts = [
+            Attempt(self.process.name, started, has_id=bool(each.commit_id), retry=retry or Retry()) for each in writes
+        ]
+        for write, attempt in zip(writes, attempts, strict=True):
+            write.attempts.append(attempt)
         redone_before = self.process.redone
+        end = _End()
+        done: Mapping[Ident, Commit | None] | None = None
         try:
             done = work()
         except CommitUnknown as error:
-            attempt.error = f"{type(error).__name__}: {error.evidence}"
+            end = _End(error=f"{type(error).__name__}: {error.evidence}")
         except FrazilError as error:
-            attempt.outcome, attempt.error = CallOutcome.FAILED, type(error).__name__
-            if isinstance(error, ConflictError):
-                attempt.checks = frozenset(each.check for each in error.conflicts)
-        else:
-            attempt.commit = done
-            attempt.outcome = CallOutcome.COMMITTED if done is not None and done.changed else CallOutcome.UNCHANGED
-        attempt.redone = self.process.redone - redone_before
-        last_phase, troubles = self.process.phase
-        attempt.undisturbed_since = last_phase if troubles == self.process.troubles else None
-        again = ", found already" if attempt.commit is not None and attempt.commit.already_committed else ""
-        attempt.finished = self.process.note(f"hears of {write.name}: {attempt.outcome.value} {attempt.error}{again}")
-        return attempt
+            checks = error.conflicts if isinstance(error, ConflictError) else ()
+            end = _End(CallOutcome.FAILED, type(error).__name__, frozenset(each.check for each in checks))
+        for write, attempt in zip(writes, attempts, strict=True):
+            end.tell(attempt, write, done)
+            attempt.redone = self.process.redone - redone_before
+            last_phase, troubles = self.process.phase
+            attempt.undisturbed_since = last_phase if troubles == self.process.troubles else None
+        (first, *_) = attempts
+        again = ", found already" if first.commit is not None and first.commit.already_committed else ""
+        finished = self.process.note(f"hears of {writes[0].name}: {first.outcome.value} {first.error}{again}")
+        for attempt in attempts:
+            attempt.finished = finished
+        return attempts
 
     def read(self, times: int = 2) -> None:
         """Pin a snapshot, and read it several times while other sessions commit."""
@@ -272,7 +368,7 @@ class Session:
         started = self.process.note(f"reads as {name}")
         try:
             # With a limit, a scan does not read files ahead in other threads.
-            scan = Table(CommitNow(self.lake, TABLE)).scan(limit=1 << 40)
+            scan = Table(CommitNow(self.lake, self.table)).scan(limit=1 << 40)
         except FrazilError as error:
             self.process.note(f"cannot read: {type(error).__name__}")
             return
@@ -284,8 +380,59 @@ class Session:
                 if _is_lasting(error):
                     self.world.records.problems.append(f"{name} cannot read snapshot {scan.snapshot_id}: {error}")
                 return
-            self.world.records.reads.append(Read(name, scan.snapshot_id, rows, started, pinned))
+            self.world.records.reads.append(Read(name, self.table, scan.snapshot_id, rows, started, pinned))
             self.pause(0.5)
+
+    def audit(self, tables: Sequence[Ident], *, in_transaction: bool) -> None:
+        """Read several tables at one instant while other sessions commit to them."""
+        self.calls += 1
+        name = f"{self.name}.{self.calls}"
+        started = self.process.note(f"audits as {name}")
+        seen: dict[Ident, tuple[int | None, State]] = {}
+        try:
+            with contextlib.ExitStack() as stack:
+                source: Transaction | LakeSnapshot = (
+                    stack.enter_context(self.lake.transaction()) if in_transaction else self.lake.snapshot()
+                )
+                source.table(str(tables[0]))
+                pinned = self.process.note(f"{name} is pinned")
+                for ident in tables:
+                    scan = source.table(str(ident)).scan(limit=1 << 40)
+                    seen[ident] = scan.snapshot_id, _rows(scan)
+                    self.pause(0.3)
+        except FrazilError as error:
+            if _is_lasting(error):
+                self.world.records.problems.append(f"{name} cannot read: {error!r}")
+            return
+        self.world.records.audits.append(Audit(name, seen, started, pinned))
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """How a call ended, other than by a success: unknown, or with an error."""
+
+    outcome: CallOutcome = CallOutcome.UNKNOWN
+    error: str = ""
+    checks: frozenset[str] = frozenset()
+
+    def tell(self, attempt: Attempt, write: Write, done: Mapping[Ident, Commit | None] | None) -> None:
+        attempt.outcome, attempt.error, attempt.checks = self.outcome, self.error, self.checks
+        if done is not None:
+            found = attempt.commit = done[write.table]
+            # A function whose commit was found later is not told what it was.
+            is_done = write.is_part if found is None else found.changed
+            attempt.outcome = CallOutcome.COMMITTED if is_done else CallOutcome.UNCHANGED
+
+
+def _commits(joint: JointWrite, transaction: Transaction) -> Mapping[Ident, Commit | None]:
+    done = transaction.result
+    if isinstance(done, TransactionCommit):
+        return {ident: done.tables[str(ident)] for ident in joint.parts}
+    return dict.fromkeys(joint.parts, done)
+
+
+def _rows(scan: Scan) -> State:
+    return tuple(scan.to_arrow().to_pylist())
 
 
 def _is_lasting(error: FrazilError) -> bool:

@@ -14,15 +14,17 @@ from typing import Any
 from frazil.errors import CatalogUnavailable
 from frazil.format.properties import RETENTION, RETENTION_MIN_AGE
 from frazil.format.retention import MAX_SNAPSHOT_AGE
+from frazil.model import Ident
 from frazil.runtime import seeded
+from frazil_verification.simulator import bank
 from frazil_verification.simulator.actors import ACTORS, Actor, usual
 from frazil_verification.simulator.database import Database
 from frazil_verification.simulator.faults import Fault, Weather
 from frazil_verification.simulator.files import Files
 from frazil_verification.simulator.journal import Journal
-from frazil_verification.simulator.lake import TABLE, TABLE_NAME, CatalogKind, SimulatedLake
+from frazil_verification.simulator.lake import BANK, TABLE, CatalogKind, SimulatedLake
 from frazil_verification.simulator.process import Process
-from frazil_verification.simulator.records import Records, Write
+from frazil_verification.simulator.records import JointWrite, Records, Write
 from frazil_verification.simulator.schedule import Endless, Killed, Schedule
 from frazil_verification.simulator.session import PARTITIONS, Session
 from frazil_verification.simulator.steps import OLD_MS, SCHEMA, Step
@@ -95,7 +97,7 @@ class World:
         self.files_s: float = chance.choice((0.0001, 0.0005, 0.004))
         self.database = Database(self, seeded(f"{case.seed}/database"))
         self.files = Files(self, seeded(f"{case.seed}/files"))
-        self.records = Records(TABLE.name)
+        self.records = Records()
         self.thinking_s: float = chance.choice((0.0005, 0.005, 0.03))
         self.staging_s: float = chance.choice((0.0, 0.01, 0.1))
         self.pause_s: float = chance.choice((0.0, 0.002, 0.02))
@@ -114,10 +116,19 @@ class World:
         if "janitor" in case.actors:
             properties = {**properties, **seeded(f"{case.seed}/retention").choice(_RETENTION)}
         layout = chance.choice(_LAYOUTS)
-        self.lake.create_table(TABLE_NAME, SCHEMA, keys=["id"], partition_by=layout, properties=properties)
-        self._fill()
+        for ident in self.tables:
+            self.lake.create_table(str(ident), SCHEMA, keys=["id"], partition_by=layout, properties=properties)
+        if TABLE in self.tables:
+            self._fill()
+        else:
+            bank.fill(self)
         self._steps = deque(range(case.steps) if case.kept is None else case.kept)
         self._cast(chance.choice(_CROWDS))
+
+    @property
+    def tables(self) -> tuple[Ident, ...]:
+        """Those of the actors' scene."""
+        return (TABLE,) if TABLE in ACTORS[self.case.actors[0]].tables else BANK
 
     def _fill(self) -> None:
         """Some rows to begin with."""
@@ -197,7 +208,7 @@ class _Player:
         self._world = world
         self._name = name
         self._part = part
-        self._pending: Write | None = None
+        self._pending: Write | JointWrite | None = None
 
     def start(self, after: float) -> None:
         process = self._world.born(self._name)
@@ -218,8 +229,9 @@ class _Player:
             while (number := self._world.next_step()) is not None:
                 session.name, session.draw = f"s{number}", seeded(f"{self._world.case.seed}/step/{number}")
                 session.calls, session.number = 0, number
+                self._choose_table(session)
                 if not self._part.is_foreign and session.draw.random() < _CLEANING:
-                    session.write(Step("delete"))
+                    session.write(Step("delete", where=self._part.rubbish))
                 self._part.act(session)
                 process.take(self._world.pause_s)
         except Killed:
@@ -227,6 +239,10 @@ class _Player:
                 self._pending = session.pending
             if self._pending is not None or not self._world.is_over:
                 self._world.schedule.call(lambda: self.start(0.0), 0.2 + process.chance.random())
+
+    def _choose_table(self, session: Session) -> None:
+        tables = self._part.tables
+        session.table = tables[0] if len(tables) == 1 else session.draw.choice(tables)
 
     def _double(self, session: Session) -> bool:
         """Start another session that repeats the current write of this session."""
@@ -240,7 +256,7 @@ class _Player:
         )
         return True
 
-    def _resume(self, process: Process, write: Write) -> None:
+    def _resume(self, process: Process, write: Write | JointWrite) -> None:
         with self._watched(process), contextlib.suppress(Killed):
             self._opened(process).resume(write)
 
