@@ -70,9 +70,9 @@ def test_fields_of_their_own_survive_pickling() -> None:
     assert pickle.loads(pickle.dumps(errors.CommitUnknown("?", commit_id="x"))).commit_id == "x"
 
 
-def test_only_an_unknown_outcome_forbids_deleting_staged_files() -> None:
+def test_only_an_unknown_or_half_outcome_forbids_deleting_staged_files() -> None:
     unsafe = {kind for kind in ALL if not kind.safe_to_delete_staged}
-    assert unsafe == {errors.CommitUnknown}
+    assert unsafe == {errors.CommitUnknown, errors.PartlyCommitted}
 
 
 def test_a_conflict_is_retryable_if_the_same_call_may_succeed_now() -> None:
