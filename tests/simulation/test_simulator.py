@@ -154,8 +154,15 @@ def test_a_reader_of_two_instants_is_caught() -> None:
     assert {"readers see one instant of all tables", "money is neither made nor lost"} <= rules
 
 
-def test_actors_of_one_table_and_of_several_do_not_mix() -> None:
-    done = CliRunner().invoke(app, ["simulate", "--actors", "transfer,appender"])
+def test_a_catalog_that_commits_one_table_after_the_other_is_caught_without_any_fault() -> None:
+    case = replace(SCENES["bank"], steps=30, faults=QUIET, catalog=CatalogKind.NOT_ATOMIC)
+    rules = {violation.rule for seed in (0, 2) for violation in simulate(replace(case, seed=seed)).violations}
+    assert {"a transaction lands in all tables at once", "money is neither made nor lost"} <= rules
+
+
+@pytest.mark.parametrize("given", [["transfer,appender"], ["bank", "--catalog", "rest"]])
+def test_actors_of_several_tables_do_not_mix_with_others_and_need_a_database(given: list[str]) -> None:
+    done = CliRunner().invoke(app, ["simulate", "--actors", *given])
     assert isinstance(done.exception, InvalidInput)
 
 

@@ -61,6 +61,10 @@ def _case(options: Simulate) -> Case:
         )
     if options.catalog not in list(CatalogKind):
         raise InvalidInput(f"There is no catalog {options.catalog!r}", advice=f"There are {', '.join(CatalogKind)}")
+    if set(actors) <= {*of_the_bank()} and not CatalogKind(options.catalog).is_ours:
+        raise InvalidInput(
+            f"The catalog {options.catalog} commits one table at a time", advice="Use --catalog database"
+        )
     return Case(
         options.seed, options.steps, faults, actors, catalog=CatalogKind(options.catalog), severity=options.severity
     )

@@ -146,9 +146,18 @@ def _plain(update: dict[str, Any]) -> dict[str, Any]:
 
 
 class _NotAtomic(SqlStore):
-    """A catalog that reads the pointer and then writes it, not atomically."""
+    """A catalog that reads the pointer and then writes it, not atomically, and one table after the other."""
 
     def _send(self, swap: Swap) -> Outcome:
+        left = swap
+        for pointer in swap.pointers:
+            outcome = self._send_one(replace(left, pointers=(pointer,), guards=()))
+            if not isinstance(outcome, Committed):
+                return outcome
+            left = Swap(())
+        return swap.committed
+
+    def _send_one(self, swap: Swap) -> Outcome:
         (pointer,) = swap.pointers
         actual = self._engine.read(lambda db: self._location(db, pointer.ident))
         if actual != pointer.expected:
