@@ -12,7 +12,7 @@ from concurrency.writers import Address
 from mutants.listed import MUTANTS
 from mutants.mutant import source_with
 
-SECONDS = float(os.environ.get("FRAZIL_BANK_SECONDS", "30"))
+SECONDS = float(os.environ.get("FRAZIL_BANK_SECONDS", "60"))
 CRASHES = 21
 
 
