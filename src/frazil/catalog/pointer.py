@@ -16,12 +16,14 @@ from frazil.catalog.base import (
     CommitQueue,
     CommitRecord,
     Committed,
+    DeletionLog,
     Guard,
     Head,
     Outcome,
     Prepared,
     Proposal,
     QueueUpdate,
+    StagedPrefixes,
 )
 from frazil.catalog.store import LakeStore, PointerSwap, Swap
 from frazil.errors import CommitUnknown, CorruptMetadata, FrazilError, InvalidInput, NoSuchTable, StorageError
@@ -49,6 +51,9 @@ class PointerCatalog:
         self.changes = store.changes
         self.pins = store.pins
         self.attempts: AttemptsLog | None = store.attempts
+        self.deletions: DeletionLog | None = store.deletions
+        self.staged: StagedPrefixes | None = store.staged
+        self.scrubber = store.scrubber
         self.locks: CommitLocks | None = store.locks
         self._storage = storage
         self._runtime = runtime
