@@ -40,6 +40,7 @@ from frazil.repeat import run as run_function
 from frazil.runtime import SYSTEM, Runtime
 from frazil.services.context import ServiceContext
 from frazil.services.purge import purge as purge_table
+from frazil.services.staging import StagingWatch
 from frazil.stage.rows import incoming_schema, opened
 from frazil.table.destination import CommitNow
 from frazil.table.table import Table
@@ -173,6 +174,7 @@ class Lake:
         """The session that runs scans and verbs without rows; None: Arrow runs them."""
         self._opened = connection.open(runtime)
         self.runtime = runtime
+        self.staging = StagingWatch(self.catalog.staged, runtime)
         self._peers: dict[int, Any] = {}
         if self._opened.created and self._opened.kind != "memory":
             _log.warning("Created a new lake at %s", self.uri)
@@ -439,6 +441,7 @@ class Lake:
         peer = self._peers.pop(os.getpid(), None)
         if peer is not None and not hasattr(self.catalog, "pyiceberg"):
             peer.close()
+        self.staging.close()
         self.catalog.close()
 
     def __enter__(self) -> Lake:

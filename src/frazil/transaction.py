@@ -202,6 +202,8 @@ class Transaction:
         self._pid = os.getpid()
         self._thread = threading.get_ident()
         self._pins: list[str] = []
+        self._staging: list[str] = []
+        """The transaction's files that are staged, with the lake's watch."""
         self._origin = lake.origin(TRANSACTION)
         observe.begun(self)
 
@@ -393,6 +395,7 @@ class Transaction:
                     advice=f"Use one of them: tx.table({str(other)!r})",
                 )
         self._tables[ident] = PinnedTable(head, head.metadata)
+        self._staging.append(self.lake.staging.begin(head.metadata))
         if not self._is_statement or expires_with_commits(head.metadata):
             self._keep_snapshots(ident, head.metadata)
 
@@ -450,6 +453,9 @@ class Transaction:
             )
 
     def _unpin(self) -> None:
+        for key in self._staging:
+            self.lake.staging.end(key)
+        self._staging = []
         for key in self._pins:
             with suppress(FrazilError):
                 if (pins := self.lake.catalog.pins) is not None:

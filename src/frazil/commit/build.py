@@ -113,8 +113,11 @@ def check_staged_files(unit: TableUnit, metadata: TableMetadata, scope: Scope) -
     old = [
         step.manifests
         for step in unit.writes
-        if step.write.staged_since_ms is not None
-        and may_be_cleaned_up(step.write.staged_since_ms, now, metadata.properties)
+        if not step.write.owns_files
+        or (
+            step.write.staged_since_ms is not None
+            and may_be_cleaned_up(step.write.staged_since_ms, now, metadata.properties)
+        )
     ]
     paths = [path for each in old for path in each.paths]
     log = scope.catalog.deletions
