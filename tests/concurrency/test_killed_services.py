@@ -9,7 +9,7 @@ import datetime as dt
 import os
 import random
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -43,14 +43,13 @@ def at(phase: DeletionPhase) -> Callable[[DeletionPhase], None]:
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def lake(request: pytest.FixtureRequest, tmp_path: Path) -> frazil.Lake:
+def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[frazil.Lake]:
     uri = f"sqlite:///{tmp_path}/catalog.db"
     if request.param == "postgres":
         uri = request.getfixturevalue("postgres_uri")
-    found = frazil.connect(uri, warehouse=f"file://{tmp_path}/warehouse")
-    request.addfinalizer(found.close)
-    found.create_namespace("s")
-    return found
+    with frazil.connect(uri, warehouse=f"file://{tmp_path}/warehouse") as found:
+        found.create_namespace("s")
+        yield found
 
 
 def test_services_outlive_kills_at_every_phase(lake: frazil.Lake) -> None:

@@ -269,6 +269,32 @@ def vacuum(
 
 @app.command()
 @verb
+def erase(
+    target: Target,
+    table: TableName,
+    where: Annotated[str, typer.Option("--where", help='The rows, as in "email = :email".')],
+    param: Annotated[
+        list[str] | None, typer.Option("--param", metavar="NAME=VALUE", help="The text of :NAME; repeatable.")
+    ] = None,
+    drop_tags: Annotated[bool, typer.Option("--drop-tags", help="Drop tags that keep such rows.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it. Nothing brings the rows back.")] = False,
+) -> int:
+    """Forget rows for good: delete them from every file and snapshot, then search what remains for them."""
+    from frazil.errors import InvalidInput
+
+    if not yes:
+        raise InvalidInput("Nothing was erased: --yes is missing", advice="Add it. Nothing brings erased rows back")
+    with target.connect() as lake:
+        report = lake.table(table).erase(where, pairs(param, "--param") if param else None, drop_tags=drop_tags)
+    if target.json:
+        out.print_json(report.to_dict())
+    else:
+        out.print_text(str(report))
+    return 0 if report.proven else 1
+
+
+@app.command()
+@verb
 def create(
     target: Target,
     table: TableName,
