@@ -157,10 +157,10 @@ class OrphanRun:
                 form = same_path(info.path)
                 if is_below(form, same_path(root)) and not any(is_below(form, each) for each in inner):
                     found.append(_Candidate(_under(root, info.path), info))
-        self._refuse_strangers(found, metadata, others)
+        self._refuse_unknown_tables(found, metadata, others)
         return found
 
-    def _refuse_strangers(self, listed: Iterable[_Candidate], metadata: TableMetadata, others: Beside) -> None:
+    def _refuse_unknown_tables(self, listed: Iterable[_Candidate], metadata: TableMetadata, others: Beside) -> None:
         """A table of which this catalog knows nothing lives here as well: its files cannot be told from orphans."""
         folders = {same_path(metadata.metadata_folder)}
         folders |= {same_path(each.metadata.metadata_folder) for each in others.heads}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from frazil import _fork
@@ -18,6 +18,7 @@ from frazil.catalog.base import StagedPrefixes
 from frazil.errors import FrazilError
 from frazil.format.metadata import TableMetadata
 from frazil.format.properties import REGISTER_AFTER
+from frazil.format.storage import is_below, same_path
 from frazil.runtime import Runtime
 from frazil.services.reachable import own_folders
 
@@ -34,13 +35,24 @@ _log = logging.getLogger("frazil")
 @dataclass(slots=True, eq=False)
 class _Write:
     key: str
-    table_uuid: str
-    folders: tuple[str, ...]
+    metadata: TableMetadata
     after_s: float
     started: float
     last_beat: float | None = None
     """None: it is not registered."""
     is_over: bool = False
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        return _outermost(own_folders(self.metadata))
+
+
+def _outermost(folders: Sequence[str]) -> tuple[str, ...]:
+    """Without those inside another one."""
+    forms = {same_path(each): each for each in folders}
+    return tuple(
+        each for form, each in forms.items() if not any(is_below(form, other) for other in forms if other != form)
+    )
 
 
 class StagingWatch:
@@ -62,8 +74,7 @@ class StagingWatch:
             return ""
         text = str(metadata.properties.get(REGISTER_AFTER, _AFTER_MS))
         after_s = 0.0 if at_once else (int(text) if text.isdigit() else _AFTER_MS) / 1000
-        folders = tuple(dict.fromkeys(own_folders(metadata)))
-        write = _Write(self._runtime.new_hex(), metadata.uuid, folders, after_s, self._runtime.monotonic())
+        write = _Write(self._runtime.new_hex(), metadata, after_s, self._runtime.monotonic())
         if not after_s:
             self._beat(staged, write)
         with self._lock:
@@ -115,7 +126,7 @@ class StagingWatch:
             for number, folder in enumerate(write.folders):
                 key = f"{write.key}-{number}"
                 # Again where it is known: a catalog may have taken a writer for dead that was stopped.
-                staged.register(key, write.table_uuid, folder, int((now - write.started) * 1000), LIVES_MS)
+                staged.register(key, write.metadata.uuid, folder, int((now - write.started) * 1000), LIVES_MS)
                 staged.extend(key, LIVES_MS)
         except FrazilError as error:
             # Its files are younger than the grace period, or checked before they are committed.
