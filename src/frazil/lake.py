@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
@@ -19,6 +20,7 @@ from frazil.commit.origins import checked_app, host, program
 from frazil.commit.retry import Retry
 from frazil.errors import (
     CommitUnknown,
+    FrazilError,
     InvalidInput,
     NamespaceExists,
     NoSuchTable,
@@ -292,6 +294,10 @@ class Lake:
             metadata = TableMetadata.parse(self.storage.read(location), location)
             context = ServiceContext(self.catalog, self.storage, ident, self.runtime)
             failed = purge_table(context, Head(location, metadata, self.runtime.now_ms()))
+            if self.catalog.scrubber is not None:
+                # Conditions of deletes are values of rows. Nothing depends on it.
+                with contextlib.suppress(FrazilError):
+                    self.catalog.scrubber.scrub(metadata.uuid)
             if failed:
                 raise StorageError(
                     f"The table {ident} was dropped, and {counted(len(failed), 'file')} of it could not be deleted",

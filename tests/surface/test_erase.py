@@ -181,8 +181,36 @@ def test_an_erasure_that_was_interrupted_is_finished_by_the_next(
     assert emails(table) == {2: "bob", 5: "zoe", 6: "ann", 7: "kim"}
 
 
-def test_a_purge_leaves_no_file(lake: frazil.Lake) -> None:
+def test_a_purge_leaves_no_file_and_no_condition(lake: frazil.Lake, tmp_path: Path) -> None:
     table = filled(lake, ["email"])
     location = Path(local_path(table.location))
     lake.drop_table(NAME, purge=True)
     assert not location.exists()
+    assert places_of(SECRET, tmp_path) == []
+
+
+def test_postgres_is_scrubbed_and_its_log_is_named(postgres_uri: str, tmp_path: Path) -> None:
+    with frazil.connect(postgres_uri, warehouse=f"file://{tmp_path}/warehouse") as lake:
+        lake.create_namespace("s")
+        table = filled(lake)
+        report = table.erase(HERS)
+        assert report.proven
+        assert "write-ahead log" in report.outside[0]
+        assert len(report.outside) == 1
+        assert places_of(SECRET, tmp_path) == []
+        log = lake.catalog.changes
+        assert log is not None
+        assert log.find(table.uuid, 0, 1000) == []
+
+
+def test_on_a_third_party_catalog(tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path}/pyiceberg.db"
+    options = {"type": "sql", "uri": uri}
+    with frazil.connect("pyiceberg:x", warehouse=f"file://{tmp_path}/warehouse", properties=options) as lake:
+        lake.create_namespace("s")
+        table = filled(lake)
+        report = table.erase(HERS)
+        assert report.remaining == ()
+        assert report.outside
+        assert emails(table) == {2: "bob", 5: "zoe", 6: "ann", 7: "kim"}
+        assert places_of(SECRET, tmp_path / "warehouse") == []

@@ -17,10 +17,12 @@ import orjson
 
 from frazil.catalog.base import FileKind
 from frazil.errors import InvalidInput
+from frazil.format.metadata import TableMetadata
 from frazil.format.storage import is_below, same_path
 from frazil.format.times import iso
 from frazil.services.context import ServiceContext
 from frazil.services.deletion import DeletionRun
+from frazil.services.expiry import unrecorded
 from frazil.services.reachable import beside, own_folders
 from frazil.services.search import Searcher, known_files
 from frazil.wording import counted
@@ -92,9 +94,9 @@ def refuse_tags(tags: Sequence[str]) -> None:
         )
 
 
-def remove_files(context: ServiceContext) -> int:
-    """Delete what the expired snapshots had, with lineage and earlier metadata files. Returns how many."""
-    return DeletionRun(context, metadata_age_ms=0).run().total
+def remove_files(context: ServiceContext, before: TableMetadata) -> int:
+    """Delete what the snapshots had that expired since ``before``, with lineage and earlier metadata files."""
+    return DeletionRun(context, metadata_age_ms=0).run(unrecorded(context, before)).total
 
 
 def scrub(context: ServiceContext) -> tuple[str, ...]:

@@ -43,7 +43,7 @@ def run(context: ServiceContext, commit: Callable[[], Commit], *, delete_files: 
     if not delete_files:
         return replace(done, expired=_removed(before, context.head().metadata))
     try:
-        dropped = _unrecorded(context, before)
+        dropped = unrecorded(context, before)
         deleted, why = DeletionRun(context).run(dropped), ""
     except FrazilError as error:
         _log.warning("%s: files of expired snapshots remain: %s", context.ident, error)
@@ -54,7 +54,7 @@ def run(context: ServiceContext, commit: Callable[[], Commit], *, delete_files: 
     return replace(done, expired=_report(_removed(before, after), deleted.counts, deleted, why))
 
 
-def _unrecorded(context: ServiceContext, before: TableMetadata) -> Sequence[str]:
+def unrecorded(context: ServiceContext, before: TableMetadata) -> Sequence[str]:
     """The manifest lists of expired snapshots, for a catalog that does not record them with the swap."""
     if context.catalog.deletions is not None:
         return ()

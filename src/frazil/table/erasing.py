@@ -48,8 +48,9 @@ def erase_rows(
     for tag in tags:
         changes.drop_tag(tag).run(destination, None, None)
     deleted = [_erase_on(destination, branch, text, condition, case_sensitive) for branch in _branches(before)]
+    unexpired = context.head().metadata
     changes.expire_snapshots(_FUTURE_MS, 1).run(destination, None, None)
-    removed = erase.remove_files(context)
+    removed = erase.remove_files(context, unexpired)
     grace = _ORPHANS if destination.lake.catalog.deletions is not None else dt.timedelta(days=1)
     orphans = remove_orphans(destination, grace, dry_run=False, location=None, on_phase=None)
     for folder in own_folders(before)[:2]:
