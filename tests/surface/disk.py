@@ -6,7 +6,7 @@ import os
 
 import frazil
 from frazil.format.manifests import read_manifest, read_manifest_list
-from frazil.format.storage import local_path
+from frazil.format.storage import is_local, local_path
 from frazil.model import Ident
 from frazil.runtime import SYSTEM
 
@@ -60,7 +60,7 @@ def stray(lake: frazil.Lake, table: frazil.Table, name: str = "data/killed.parqu
     """What a killed job has left."""
     path = f"{table.location}/{name}"
     lake.storage.write(path, b"left over")
-    if not path.startswith("memory"):
+    if is_local(path):
         then = SYSTEM.now_ms() / 1000 - days_ago * 86400
         os.utime(local_path(path), (then, then))
     return path

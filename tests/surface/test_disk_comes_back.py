@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -479,3 +480,25 @@ def test_a_purge_keeps_what_another_name_needs(lake: frazil.Lake, table: frazil.
 
 def test_reports_are_json(table: frazil.Table) -> None:
     assert json.loads(json.dumps(table.remove_orphans().to_dict()))["dry_run"] is True
+
+
+# Object stores
+
+
+def test_an_object_store_gets_its_space_back(aws: Any, tmp_path: Path) -> None:
+    bucket = aws.create_bucket("lake")
+    place = f"{bucket.replace('s3://', 's3a://')}/wh"
+    with frazil.connect(f"sqlite:///{tmp_path}/catalog.db", warehouse=place, properties=aws.properties) as lake:
+        lake.create_namespace("s")
+        table = filled(lake)
+        change_much(table)
+        left = stray(lake, table, "data/old%20file.parquet")
+        table.expire_snapshots(FUTURE)
+        report = table.remove_orphans(NOW)
+        assert report.orphans == (left,)
+        table.remove_orphans(NOW, dry_run=False)
+        assert files(lake, table) == named(lake)
+        assert ids(table) == [1, 3, 4, 5]
+        location = table.location
+        lake.drop_table(NAME, purge=True)
+        assert list(lake.storage.list(location)) == []
