@@ -163,6 +163,10 @@ model: $(READY) ## Explore the models of the protocol (ARGS="--bounds large", or
 chaos: $(READY) ## Kills, stops, cuts, restarts and bad disks on real SQLite and Postgres (ARGS="--faults 5000")
 	$(BIN)/python -m tests.chaos $(ARGS)
 
+.PHONY: services
+services: $(READY) ## kill -9 of expiry and orphan removal at every phase, many rounds on each database (ROUNDS=60)
+	FRAZIL_TEST_ROUNDS=$(or $(ROUNDS),60) $(BIN)/pytest tests/concurrency/test_killed_services.py --timeout 0 $(ARGS)
+
 .PHONY: soak
 soak: $(READY) ## The races and the kill -9 runs again and again (TIMES=20)
 	for round in $$(seq $(TIMES)); do echo "round $$round"; $(BIN)/pytest -q tests/concurrency $(ARGS); done

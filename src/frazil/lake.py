@@ -13,7 +13,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
-from frazil.catalog.base import LakeCatalog, OpenedCatalog
+from frazil.catalog.base import Head, LakeCatalog, OpenedCatalog
 from frazil.catalog.open import absolute_location, absolute_uri, absolute_warehouse, open_catalog
 from frazil.catalog.peers import pyiceberg_catalog, spark_conf
 from frazil.commit.context import CommitContext, OnPhase
@@ -21,14 +21,14 @@ from frazil.commit.origins import checked_app, host, program
 from frazil.commit.retry import Retry
 from frazil.errors import (
     CommitUnknown,
-    CorruptMetadata,
+    FrazilError,
     InvalidInput,
     NamespaceExists,
     NoSuchTable,
+    StorageError,
     TableExists,
     Unsupported,
 )
-from frazil.format.manifests import read_manifest, read_manifest_list
 from frazil.format.metadata import TableMetadata
 from frazil.format.partitions import parse_partitioning, parse_sort
 from frazil.format.properties import checked_properties
@@ -42,11 +42,15 @@ from frazil.past import lake_history
 from frazil.repeat import Transactional, decorated
 from frazil.repeat import run as run_function
 from frazil.runtime import SYSTEM, Runtime
+from frazil.services.context import ServiceContext
+from frazil.services.purge import purge as purge_table
+from frazil.services.staging import StagingWatch
 from frazil.sql.begun import Begun
 from frazil.stage.rows import incoming_schema, opened
 from frazil.table.destination import CommitNow
 from frazil.table.table import Table
 from frazil.transaction import LakeSnapshot, Transaction
+from frazil.wording import counted
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -175,6 +179,7 @@ class Lake:
         """The session that runs scans and verbs without rows; None: Arrow runs them."""
         self._opened = connection.open(runtime)
         self.runtime = runtime
+        self.staging = StagingWatch(self.catalog.staged, runtime)
         self._peers: dict[int, Any] = {}
         self._begun = Begun()
         if self._opened.created and self._opened.kind != "memory":
@@ -278,7 +283,11 @@ class Lake:
         return table
 
     def drop_table(self, name: str | tuple[str, ...], *, purge: bool = False) -> None:
-        """Drop a table. Its files stay on disk unless ``purge``, which deletes every file its metadata names."""
+        """Drop a table. Its files stay on disk unless ``purge``, which deletes every file of it.
+
+        These are the files that its metadata names, and everything else below its location: earlier metadata, leftovers
+        of killed jobs, empty folders. What another table of the lake needs stays.
+        """
         self.check_writable()
         ident = Ident.parse(name)
         if purge:
@@ -287,7 +296,18 @@ class Lake:
         if purge:
             # Of the version that was dropped, which may be newer than the one that was checked.
             metadata = TableMetadata.parse(self.storage.read(location), location)
-            self.storage.delete(_reachable_files(self.storage, location, metadata))
+            context = ServiceContext(self.catalog, self.storage, ident, self.runtime)
+            failed = purge_table(context, Head(location, metadata, self.runtime.now_ms()))
+            if self.catalog.scrubber is not None:
+                # Conditions of deletes are values of rows. Nothing depends on it.
+                with contextlib.suppress(FrazilError):
+                    self.catalog.scrubber.scrub(metadata.uuid)
+            if failed:
+                raise StorageError(
+                    f"The table {ident} was dropped, and {counted(len(failed), 'file')} of it could not be deleted",
+                    evidence=f"One of them is {failed[0]}",
+                    advice="Delete the folder of the table by other means",
+                )
 
     def rename_table(self, old: str | tuple[str, ...], new: str | tuple[str, ...]) -> Table:
         """Rename a table. Its files stay where they are."""
@@ -451,6 +471,7 @@ class Lake:
         peer = self._peers.pop(os.getpid(), None)
         if peer is not None and not hasattr(self.catalog, "pyiceberg"):
             peer.close()
+        self.staging.close()
         self.catalog.close()
 
     def __enter__(self) -> Lake:
@@ -566,23 +587,3 @@ def _checked_properties(properties: Mapping[str, str] | None, comment: str | Non
     if comment is not None:
         given["comment"] = str(comment)
     return {**given, "format-version": _WRITTEN_VERSION}
-
-
-def _reachable_files(storage: Storage, location: str, metadata: TableMetadata) -> list[str]:
-    """Every file that a table's metadata names, data first, so that an interrupted purge can be repeated."""
-    data: dict[str, None] = {}
-    manifests: dict[str, None] = {}
-    lists: dict[str, None] = {}
-    for snapshot in metadata.snapshots():
-        if snapshot.manifest_list is None:
-            continue
-        lists[snapshot.manifest_list] = None
-        # A missing file was removed by an earlier purge or an expiry.
-        with contextlib.suppress(CorruptMetadata):
-            for manifest in read_manifest_list(storage, snapshot.manifest_list):
-                if manifest.manifest_path not in manifests:
-                    manifests[manifest.manifest_path] = None
-                    entries = read_manifest(storage, manifest, live_only=False, stats=frozenset())
-                    data.update(dict.fromkeys(entry.file.file_path for entry in entries))
-    log = [entry["metadata-file"] for entry in metadata.raw.get("metadata-log") or ()]
-    return [*data, *manifests, *lists, *log, location]

@@ -335,6 +335,33 @@ def _in_files(detail: str, paths: tuple[str, ...]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Expiry:
+    """What an expiry removed: snapshots and refs from the metadata, and then the files that only they had."""
+
+    snapshots: int = 0
+    refs: int = 0
+    data_files: int = 0
+    position_delete_files: int = 0
+    equality_delete_files: int = 0
+    manifests: int = 0
+    manifest_lists: int = 0
+    statistics_files: int = 0
+    metadata_files: int = 0
+    """Earlier metadata files that the table no longer names, and files that followed rows through rewrites."""
+    kept: int = 0
+    """Files that are needed after all, or belong to another table."""
+    deferred: int = 0
+    """Expired snapshots that an open transaction reads: the next expiry deletes their files."""
+    unfinished: str = ""
+    """Why files remain that the next expiry deletes; empty: none does."""
+
+    @property
+    def files_deleted(self) -> int:
+        rows = self.data_files + self.position_delete_files + self.equality_delete_files
+        return rows + self.manifests + self.manifest_lists + self.statistics_files + self.metadata_files
+
+
+@dataclass(frozen=True, slots=True)
 class Commit:
     """What a write did. ``changed=False``: nothing matched, no snapshot was made, ``snapshot_id`` is the head's."""
 
@@ -361,6 +388,8 @@ class Commit:
     """The write landed, and a later rollback removed it from the branch's history; it is not committed again."""
     redone: int = 0
     """How often the statement was evaluated again, because rows that it would have read arrived or went."""
+    expired: Expiry | None = None
+    """What expire_snapshots() removed; None for every other call."""
 
 
 @dataclass(frozen=True, slots=True)

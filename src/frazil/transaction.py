@@ -32,7 +32,18 @@ from frazil.commit.retention import expires_with_commits
 from frazil.commit.retry import Retry, from_properties
 from frazil.commit.stages import Refused
 from frazil.commit.unit import EvaluatedStatement, TableUnit
-from frazil.errors import FrazilError, InvalidInput, NoSuchNamespace, NoSuchTable, TableExists, Unsupported
+from frazil.errors import (
+    CatalogUnavailable,
+    CommitUnknown,
+    FrazilError,
+    InvalidInput,
+    NoSuchNamespace,
+    NoSuchTable,
+    PermissionDenied,
+    StorageError,
+    TableExists,
+    Unsupported,
+)
 from frazil.expr import Filter
 from frazil.format.metadata import MAIN, TableMetadata
 from frazil.format.updates import apply
@@ -204,6 +215,8 @@ class Transaction:
         self._pid = os.getpid()
         self._thread = threading.get_ident()
         self._pins: list[str] = []
+        self._staging: list[str] = []
+        """The transaction's files that are staged, with the lake's watch."""
         self._origin = lake.origin(TRANSACTION)
         observe.begun(self)
 
@@ -445,8 +458,9 @@ class Transaction:
                     advice=f"Use one of them: tx.table({str(other)!r})",
                 )
         self._tables[ident] = PinnedTable(head, head.metadata)
-        if expires_with_commits(head.metadata):
-            self._keep_snapshots(head.metadata)
+        self._staging.append(self.lake.staging.begin(head.metadata))
+        if not self._is_statement or expires_with_commits(head.metadata):
+            self._keep_snapshots(ident, head.metadata)
 
     def _at(self, first: Ident) -> Instant:
         """The transaction's instant, pinned with the first table."""
@@ -485,16 +499,33 @@ class Transaction:
             self._raised = error
             raise
 
-    def _keep_snapshots(self, metadata: TableMetadata) -> None:
-        """Keep the snapshots that this transaction reads until it ends (rule P18)."""
+    def _keep_snapshots(self, ident: Ident, metadata: TableMetadata) -> None:
+        """Keep the snapshots that this transaction reads, and their files, until it ends (rules P18 and P42).
+
+        An expiry that landed before the pin may be deleting the files: then the transaction must begin again.
+        """
         needed = [found for ref in metadata.refs if (found := metadata.ref_snapshot_id(ref)) is not None]
+        pins = self.lake.catalog.pins
+        if pins is None or not needed:
+            return
         self._pins.append(self.lake.runtime.new_hex())
-        with suppress(FrazilError):
-            # If they expire, the checks have more to read, and nothing else changes.
-            if (pins := self.lake.catalog.pins) is not None:
-                pins.pin(self._pins[-1], metadata.uuid, needed, _PINNED_MS)
+        with suppress(CatalogUnavailable, CommitUnknown, PermissionDenied):
+            # Without a pin the checks have more to read, and a long transaction may find its files gone.
+            pins.pin(self._pins[-1], metadata.uuid, needed, _PINNED_MS)
+        try:
+            now = self.lake.catalog.load(ident).metadata
+        except NoSuchTable:
+            return
+        if now.uuid == metadata.uuid and not all(map(now.has_snapshot, needed)):
+            raise StorageError(
+                f"The snapshots of {ident} that the transaction began with expired while it began",
+                advice="Begin the transaction again",
+            )
 
     def _unpin(self) -> None:
+        for key in self._staging:
+            self.lake.staging.end(key)
+        self._staging = []
         for key in self._pins:
             with suppress(FrazilError):
                 if (pins := self.lake.catalog.pins) is not None:

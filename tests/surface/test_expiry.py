@@ -95,12 +95,14 @@ def test_after_a_commit_by_a_clock_ahead_no_young_snapshot_expires(lake: frazil.
 # The call
 
 
-def test_old_snapshots_are_forgotten_and_no_file_is_deleted(lake: frazil.Lake, table: frazil.Table) -> None:
+def test_old_snapshots_are_forgotten_and_their_files_may_stay(lake: frazil.Lake, table: frazil.Table) -> None:
     for number in range(10, 14):
         table.append([{"id": number, "v": number}])
     rows, before, names = values(table), ids(table), files(lake, table)
-    done = table.expire_snapshots(FUTURE, retain_last=2)
+    done = table.expire_snapshots(FUTURE, retain_last=2, delete_files=False)
     assert (done.changed, done.snapshot_id) == (True, before[-1])
+    assert done.expired is not None
+    assert (done.expired.snapshots, done.expired.files_deleted) == (len(before) - 2, 0)
     assert ids(table) == before[-2:]
     assert values(table) == rows
     assert names <= files(lake, table)

@@ -443,7 +443,7 @@ def test_branches_tags_and_procedures(lake: frazil.Lake) -> None:
         ("ALTER TABLE shop.events ADD PARTITION FIELD day(ts) AS d", frazil.Unsupported, "Leave AS out"),
         ("ALTER TABLE shop.events DROP PARTITION FIELD day(ts)", frazil.InvalidInput, "not partitioned by day(ts)"),
         ("ALTER TABLE shop.events DROP COLUMN name extra", frazil.InvalidInput, "the end of the statement"),
-        ("CALL system.remove_orphan_files('shop.events')", frazil.Unsupported, "Supported are cherrypick_snapshot"),
+        ("CALL system.compute_table_stats('shop.events')", frazil.Unsupported, "Supported are cherrypick_snapshot"),
         ("CALL rollback('shop.events')", frazil.InvalidInput, "CALL system."),
         ("CALL system.fast_forward('shop.events', 'main')", frazil.InvalidInput, "requires the argument 'to'"),
         ("CALL system.fast_forward(tabel => 'shop.events')", frazil.InvalidInput, "Did you mean 'table'?"),

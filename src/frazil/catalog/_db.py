@@ -101,6 +101,9 @@ class SqlEngine(Protocol):
     def may_change(self, table: str) -> bool:
         """Whether this user may read, add, change and remove rows of the table."""
 
+    def wipe(self, tables: Sequence[str]) -> tuple[str, ...]:
+        """Take deleted rows out of the database's files; returns where they may remain all the same."""
+
     def columns(self, db: Db, table: str) -> frozenset[str]: ...
     def close(self) -> None: ...
 

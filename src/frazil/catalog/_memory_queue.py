@@ -110,6 +110,19 @@ class MemoryQueue:
         with self._changed:
             return sum(1 for row in self._waiting(queue_key) if not row.ticket.is_reservation)
 
+    def undecided(self, table_uuid: str) -> list[QueuedCommit]:
+        now, unsettled = self._runtime.now_ms(), (QueueState.RETURNED, QueueState.UNKNOWN)
+        with self._changed:
+            return [
+                row.ticket
+                for row in self._rows.values()
+                if row.ticket.table_uuid == table_uuid
+                and not row.ticket.is_reservation
+                and (
+                    row.status.state in unsettled or (row.status.state is QueueState.WAITING and row.deadline_ms > now)
+                )
+            ]
+
     def first(self, queue_key: str) -> QueueEntry | None:
         now = self._runtime.now_ms()
         with self._changed:

@@ -175,6 +175,19 @@ class SqlQueue:
         sql = f"UPDATE {QUEUE} SET tries = tries + 1 WHERE ticket IN ({_marks(keys)})"  # noqa: S608
         self._change_or_unavailable(sql, tuple(keys))
 
+    def undecided(self, table_uuid: str) -> list[QueuedCommit]:
+        # A reservation has no body: what its writer has staged is protected by its heartbeat or its age.
+        sql = (
+            f"SELECT ticket, commit_id, version, body, wake, place FROM {QUEUE} "  # noqa: S608
+            f"WHERE table_uuid = ? AND version <> {RESERVATION} AND (state = 0 AND deadline > {self._engine.clock()} "
+            f"OR state IN ({int(QueueState.RETURNED)}, {int(QueueState.UNKNOWN)}))"
+        )
+        rows = self._engine.read(lambda db: db.execute(sql, (table_uuid,)).fetchall())
+        return [
+            QueuedCommit(key, table_uuid, commit_id, version, bytes(body), where, place)
+            for key, commit_id, version, body, where, place in rows
+        ]
+
     def settle(self, db: Db, queue_update: QueueUpdate) -> None:
         """Part of a swap's transaction. Raises QueueConflict if a commit of the group no longer waits (rule P1)."""
         if queue_update.committed and self._committed(db, queue_update.committed) != len(queue_update.committed):

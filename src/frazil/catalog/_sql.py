@@ -23,6 +23,8 @@ from frazil.catalog._refusals import (
 )
 from frazil.catalog._sql_attempts import ATTEMPTS, SqlAttempts
 from frazil.catalog._sql_attempts import CREATE as CREATE_ATTEMPTS
+from frazil.catalog._sql_deletions import CREATE as CREATE_DELETIONS
+from frazil.catalog._sql_deletions import DELETIONS, STAGED, SqlDeletions, SqlStagedPrefixes
 from frazil.catalog._sql_order import CREATE as CREATE_ORDER
 from frazil.catalog._sql_order import INDEXES as ORDER_INDEXES
 from frazil.catalog._sql_order import ORDER, OrderRefused, SqlOrder
@@ -37,6 +39,7 @@ from frazil.catalog._sql_records import (
     SqlPins,
 )
 from frazil.catalog._sql_records import CREATE as CREATE_RECORDS
+from frazil.catalog._sql_scrub import SqlScrubber
 from frazil.catalog.base import (
     CommitOrder,
     CommitQueue,
@@ -81,9 +84,12 @@ _CREATE = {
     PINS: CREATE_RECORDS[PINS],
     ATTEMPTS: CREATE_ATTEMPTS,
     ORDER: CREATE_ORDER,
+    **CREATE_DELETIONS,
 }
-_OPTIONAL = {CHANGES, QUEUE, DROPPED, PINS, ATTEMPTS, ORDER}
+_OPTIONAL = {CHANGES, QUEUE, DROPPED, PINS, ATTEMPTS, ORDER, DELETIONS, STAGED}
 """Tables that a catalog works without."""
+_SCRUBBED = {CHANGES: "1 = 1", ATTEMPTS: "1 = 1", QUEUE: "state <> 0"}
+"""Tables that may hold values of rows, and which rows of them nothing needs (rule P10)."""
 _INDEXES = {QUEUE: QUEUE_INDEXES, ORDER: ORDER_INDEXES}
 _ROW = "catalog_name = ? AND table_namespace = ? AND table_name = ?"
 
@@ -98,15 +104,23 @@ class SqlStore:
         # Before version 1 of Iceberg's schema there were no views, and every row is a table.
         self._typed = "iceberg_type" in found[TABLES]
         self._is_table = " AND (iceberg_type = 'TABLE' OR iceberg_type IS NULL)" if self._typed else ""
-        takes_dropped = bool(found[DROPPED]) and not read_only and engine.may_change(DROPPED)
-        self.changes = SqlChangeLog(database, takes_changes=bool(found[CHANGES]), takes_dropped=takes_dropped)
-        has_pins = bool(found[PINS]) and not read_only and engine.may_change(PINS)
-        self.pins = SqlPins(database) if has_pins else None
-        has_queue = bool(found[QUEUE]) and not read_only and engine.may_change(QUEUE)
-        self._queue = SqlQueue(engine) if has_queue else None
+
+        def may_use(table: str) -> bool:
+            return bool(found[table]) and not read_only and engine.may_change(table)
+
+        self.changes = SqlChangeLog(database, takes_changes=bool(found[CHANGES]), takes_dropped=may_use(DROPPED))
+        self.pins = SqlPins(database) if may_use(PINS) else None
+        self.deletions = SqlDeletions(database) if may_use(DELETIONS) and may_use(DROPPED) else None
+        self.staged = SqlStagedPrefixes(database) if may_use(STAGED) else None
+        self._queue = SqlQueue(engine) if may_use(QUEUE) else None
         self.queue: CommitQueue | None = self._queue
         self.commits = SqlCommitIds(database, self._queue, exists=bool(found[COMMITS]))
         self.attempts = SqlAttempts(database, takes_records=not read_only) if found[ATTEMPTS] else None
+        self.scrubber = (
+            None
+            if read_only
+            else SqlScrubber(database, {each: which for each, which in _SCRUBBED.items() if found[each]})
+        )
         self.name = name if name is not None else _adopted_name(engine, shown)
         self.locks = _SqlLocks(engine, self.name)
         orders = bool(found[ORDER]) and not read_only and engine.may_change(ORDER)
@@ -186,6 +200,8 @@ class SqlStore:
             self._queue.settle(db, swap.queue_update)
         for dropped in swap.dropped:
             self.changes.insert_dropped(db, dropped)
+            if self.deletions is not None:
+                self.deletions.insert(db, dropped.table_uuid, dropped.files)
         self._record(db, swap)
         return swap.committed
 

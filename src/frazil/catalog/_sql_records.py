@@ -32,6 +32,7 @@ CREATE = {
 CHANGES_KEPT = 10_000
 """Changes whose sequence numbers are further back than this are deleted."""
 _PRUNE_EVERY = 500
+_LISTS_AT_ONCE = 1000
 
 
 class ChangesRefused(Exception):
@@ -148,11 +149,13 @@ class SqlChangeLog:
 
     def insert_dropped(self, db: Db, dropped: DroppedManifestLists) -> None:
         """Part of a swap's transaction."""
-        rows = ", ".join([f"(?, ?, {self._engine.clock()})"] * len(dropped.manifest_lists))
-        db.execute(
-            f"INSERT INTO {DROPPED} (table_uuid, manifest_list, dropped_at) VALUES {rows} ON CONFLICT DO NOTHING",  # noqa: S608
-            [value for path in dropped.manifest_lists for value in (dropped.table_uuid, path)],
-        )
+        for start in range(0, len(dropped.manifest_lists), _LISTS_AT_ONCE):
+            lists = dropped.manifest_lists[start : start + _LISTS_AT_ONCE]
+            rows = ", ".join([f"(?, ?, {self._engine.clock()})"] * len(lists))
+            db.execute(
+                f"INSERT INTO {DROPPED} (table_uuid, manifest_list, dropped_at) VALUES {rows} ON CONFLICT DO NOTHING",  # noqa: S608
+                [value for path in lists for value in (dropped.table_uuid, path)],
+            )
 
     def refused(self) -> None:
         """After ChangesRefused: is it worth trying again, or is the table gone, or closed to this user?"""

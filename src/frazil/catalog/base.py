@@ -79,12 +79,39 @@ class ChangeRecord:
     body: bytes
 
 
+class FileKind(enum.StrEnum):
+    """What a file of a table is."""
+
+    DATA = "data"
+    POSITION_DELETES = "position deletes"
+    EQUALITY_DELETES = "equality deletes"
+    MANIFEST = "manifest"
+    MANIFEST_LIST = "manifest list"
+    STATISTICS = "statistics"
+    LINEAGE = "lineage"
+    METADATA = "metadata"
+    ORPHAN = "orphan"
+    """Nothing names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotedFile:
+    """A file that a service is going to delete."""
+
+    path: str
+    kind: FileKind
+    age_ms: int = 0
+    """How long ago it was noted, by the catalog's clock; the log sets it."""
+
+
 @dataclass(frozen=True, slots=True)
 class DroppedManifestLists:
     """Manifest lists whose snapshots a commit expired: kept for the services that delete files (rule P18)."""
 
     table_uuid: str
     manifest_lists: tuple[str, ...]
+    files: tuple[NotedFile, ...] = ()
+    """What else only the expired snapshots had: statistics and lineage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,6 +391,9 @@ class LeaderQueue(Protocol):
     def tried(self, keys: Sequence[str]) -> None:
         """Count one more try for each of these."""
 
+    def undecided(self, table_uuid: str) -> list[QueuedCommit]:
+        """The commits of a table that may still be committed, or whose outcome is unknown: their files are needed."""
+
 
 class Notifier(Protocol):
     """How writers that wait in a queue are woken. Hints: none of these raises, and only speed may depend on them."""
@@ -429,6 +459,61 @@ class SnapshotPins(Protocol):
     def pinned(self, table_uuid: str) -> frozenset[int]: ...
 
 
+class DeletionLog(Protocol):
+    """Files that services are going to delete, noted first, so that a crash loses none of them (rule P42).
+
+    Each call is one request or a few, and repeating it changes nothing more. Raises CatalogUnavailable.
+    """
+
+    def note(self, table_uuid: str, files: Sequence[NotedFile]) -> None:
+        """Add files; those that are noted already are ignored."""
+
+    def noted(self, table_uuid: str, after: str, most: int) -> list[NotedFile]:
+        """The next files, in the order of their paths, above ``after``."""
+
+    def among(self, table_uuid: str, paths: Sequence[str]) -> list[str]:
+        """Those of these paths that are noted."""
+
+    def remove(self, table_uuid: str, paths: Sequence[str]) -> None:
+        """These are deleted, or needed again."""
+
+    def forget_lists(self, table_uuid: str, manifest_lists: Sequence[str]) -> None:
+        """Every file that only these dropped manifest lists name is noted."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedPrefix:
+    """Where a live writer stages files, and since when by the catalog's clock."""
+
+    prefix: str
+    since_ms: int
+
+
+class StagedPrefixes(Protocol):
+    """Where writers stage files that no snapshot names yet, with a heartbeat (rule P42)."""
+
+    def register(self, key: str, table_uuid: str, prefix: str, running_ms: int, lives_ms: int) -> None:
+        """A writer has been staging below ``prefix`` for so long, and is alive for so long without a heartbeat."""
+
+    def extend(self, key: str, lives_ms: int) -> None:
+        """The heartbeat."""
+
+    def release(self, key: str) -> None:
+        """The writer's commit is decided."""
+
+    def live(self, table_uuid: str) -> list[StagedPrefix]:
+        """Those of writers that are alive."""
+
+
+class Scrubber(Protocol):
+    """Takes values of rows out of what a catalog keeps beside the pointer."""
+
+    def scrub(self, table_uuid: str) -> tuple[str, ...]:
+        """Delete the change summaries, the log of attempts and the settled queue of a table, also from the files of
+        the database. Returns where values may remain all the same. Nothing of it is needed (rule P10).
+        """
+
+
 class AttemptsLog(Protocol):
     """Commits that met other writers, for people: nothing is decided by it. Trimmed by age and by number."""
 
@@ -489,6 +574,18 @@ class Catalog(Protocol):
     @property
     def attempts(self) -> AttemptsLog | None:
         """None: conflicts and lost races are not kept."""
+
+    @property
+    def deletions(self) -> DeletionLog | None:
+        """None: files are deleted as they are found, and orphan removal finds what a crash leaves."""
+
+    @property
+    def staged(self) -> StagedPrefixes | None:
+        """None: files that are being staged are protected by their age alone."""
+
+    @property
+    def scrubber(self) -> Scrubber | None:
+        """None: what the catalog's server keeps is unknown."""
 
     @property
     def locks(self) -> CommitLocks | None:

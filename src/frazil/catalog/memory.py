@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import copy
-import os
-import threading
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from frazil.catalog._memory_access import Access
 from frazil.catalog._memory_order import MemoryOrder
 from frazil.catalog._memory_queue import MemoryQueue
+from frazil.catalog._memory_services import MemoryDeletions, MemoryScrubber, MemoryStagedPrefixes
 from frazil.catalog._refusals import (
     namespace_exists,
     namespace_not_empty,
     no_such_namespace,
     no_such_table,
-    opened_read_only,
     table_exists,
 )
 from frazil.catalog._sql import DEFAULT_NAME
@@ -34,47 +32,14 @@ from frazil.catalog.base import (
 )
 from frazil.catalog.order import moves_of, renamed
 from frazil.catalog.store import Pointer, PointerSwap, Swap, expected_of, stale, was_sent_before
-from frazil.errors import Unsupported
 from frazil.model import Ident
 from frazil.runtime import SYSTEM, Runtime
 
 Namespace = tuple[str, ...]
 
 
-class _Access:
-    """The store's one lock, the process that it belongs to, and whether changes are allowed."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._pid = os.getpid()
-        self._read_only = False
-
-    def read_only(self) -> _Access:
-        view = copy.copy(self)
-        view._read_only = True
-        return view
-
-    @contextmanager
-    def reading(self) -> Iterator[None]:
-        if os.getpid() != self._pid:
-            # A forked child has a copy of its own: what it wrote there would be lost silently.
-            raise Unsupported(
-                "A memory:// catalog belongs to the process that made it, and this is another one",
-                advice="Use a folder or a Postgres catalog between processes",
-            )
-        with self._lock:
-            yield
-
-    @contextmanager
-    def writing(self) -> Iterator[None]:
-        if self._read_only:
-            raise opened_read_only("memory://")
-        with self.reading():
-            yield
-
-
 class _MemoryCommitIds:
-    def __init__(self, access: _Access) -> None:
+    def __init__(self, access: Access) -> None:
         self.access = access
         self._records: dict[tuple[str, str], CommitRecord] = {}
 
@@ -95,7 +60,7 @@ class _MemoryCommitIds:
 
 
 class _MemoryChangeLog:
-    def __init__(self, access: _Access) -> None:
+    def __init__(self, access: Access) -> None:
         self.access = access
         self._changes: dict[str, dict[tuple[int, int], ChangeRecord]] = {}
         self._dropped: dict[str, list[str]] = {}
@@ -113,6 +78,10 @@ class _MemoryChangeLog:
         with self.access.reading():
             return list(self._dropped.get(table_uuid, ()))
 
+    def forget_lists(self, table_uuid: str, manifest_lists: Sequence[str]) -> None:
+        gone = set(manifest_lists)
+        self._dropped[table_uuid] = [each for each in self._dropped.get(table_uuid, ()) if each not in gone]
+
     def insert(self, changes: Sequence[ChangeRecord], dropped: Sequence[DroppedManifestLists]) -> None:
         for lists in dropped:
             self._dropped.setdefault(lists.table_uuid, []).extend(lists.manifest_lists)
@@ -126,7 +95,7 @@ class _MemoryChangeLog:
 
 
 class _MemoryPins:
-    def __init__(self, access: _Access, runtime: Runtime) -> None:
+    def __init__(self, access: Access, runtime: Runtime) -> None:
         self.access = access
         self._runtime = runtime
         self._pins: dict[str, tuple[str, frozenset[int], int]] = {}
@@ -147,7 +116,7 @@ class _MemoryPins:
 
 
 class _MemoryAttempts:
-    def __init__(self, access: _Access, runtime: Runtime) -> None:
+    def __init__(self, access: Access, runtime: Runtime) -> None:
         self.access = access
         self._runtime = runtime
         self._records: deque[AttemptsRecord] = deque(maxlen=ATTEMPTS_KEPT)
@@ -158,6 +127,12 @@ class _MemoryAttempts:
             while self._records and self._records[0].at_ms < now - ATTEMPTS_KEPT_MS:
                 self._records.popleft()
             self._records.append(replace(record, at_ms=now))
+
+    def forget(self, table_uuid: str) -> None:
+        with self.access.writing():
+            kept = [each for each in self._records if each.table_uuid != table_uuid]
+            self._records.clear()
+            self._records.extend(kept)
 
     def find(self, table_uuid: str, most: int) -> list[AttemptsRecord]:
         with self.access.reading():
@@ -171,12 +146,15 @@ class MemoryStore:
     def __init__(self, *, name: str = DEFAULT_NAME, runtime: Runtime = SYSTEM) -> None:
         self.name = name
         self._runtime = runtime
-        self._access = _Access()
+        self._access = Access()
         self._locations: dict[Ident, str] = {}
         self.commits = _MemoryCommitIds(self._access)
         self.changes = _MemoryChangeLog(self._access)
         self.pins = _MemoryPins(self._access, runtime)
         self.attempts = _MemoryAttempts(self._access, runtime)
+        self.deletions = MemoryDeletions(self._access, runtime, self.changes.forget_lists)
+        self.staged: MemoryStagedPrefixes | None = MemoryStagedPrefixes(self._access, runtime)
+        self.scrubber = MemoryScrubber(self._access, (self.changes.forget, self.attempts.forget))
         self.locks = ThreadLocks()
         self.order = MemoryOrder(self._access.reading, lambda: self._locations, runtime)
         self._namespaces: dict[Namespace, dict[str, str]] = {}
@@ -188,6 +166,8 @@ class MemoryStore:
         view._access, view.queue = access, None
         view.commits, view.changes, view.pins = copy.copy(self.commits), copy.copy(self.changes), copy.copy(self.pins)
         view.attempts = copy.copy(self.attempts)
+        view.deletions, view.staged = copy.copy(self.deletions), None
+        view.deletions.access = access
         view.commits.access = view.changes.access = view.pins.access = view.attempts.access = access
         return view
 
@@ -216,6 +196,8 @@ class MemoryStore:
                 self._set(pointer)
             self.commits.insert(records)
             self.changes.insert(swap.changes, swap.dropped)
+            for dropped in swap.dropped:
+                self.deletions.insert(dropped.table_uuid, dropped.files)
             self.order.add(moves_of(swap))
             return swap.committed
 

@@ -17,12 +17,14 @@ from frazil.catalog.base import (
     CommitQueue,
     CommitRecord,
     Committed,
+    DeletionLog,
     Guard,
     Head,
     Outcome,
     Prepared,
     Proposal,
     QueueUpdate,
+    StagedPrefixes,
 )
 from frazil.catalog.order import about
 from frazil.catalog.store import LakeStore, PointerSwap, Swap
@@ -51,6 +53,9 @@ class PointerCatalog:
         self.changes = store.changes
         self.pins = store.pins
         self.attempts: AttemptsLog | None = store.attempts
+        self.deletions: DeletionLog | None = store.deletions
+        self.staged: StagedPrefixes | None = store.staged
+        self.scrubber = store.scrubber
         self.locks: CommitLocks | None = store.locks
         self.order: CommitOrder | None = store.order
         self._storage = storage

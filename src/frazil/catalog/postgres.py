@@ -232,6 +232,20 @@ class _PostgresEngine:
         values = [value for right in rights for value in (table, right)]
         return bool(self.read(lambda db: db.execute(sql, values).fetchone())[0])
 
+    def wipe(self, tables: Sequence[str]) -> tuple[str, ...]:
+        remains = ["the write-ahead log, its archive and the backups of the Postgres server, until they are recycled"]
+        owns = "SELECT pg_has_role(relowner, 'USAGE') FROM pg_class WHERE oid = to_regclass(?)"
+        for table in tables:
+            try:
+                if not self.read(lambda db: db.execute(owns, (table,)).fetchone())[0]:  # noqa: B023 - called at once
+                    remains.append(f"deleted rows of {table}, until its owner runs VACUUM FULL {table}")
+                    continue
+                # Outside a transaction, on a connection that commits by itself.
+                self.read(lambda db: db.execute(f"VACUUM FULL {table}"))  # noqa: B023 - called at once
+            except FrazilError as error:
+                remains.append(f"deleted rows of {table}, until VACUUM FULL {table} ({error.problem})")
+        return tuple(remains)
+
     def columns(self, db: Db, table: str) -> frozenset[str]:
         return frozenset(row[0] for row in db.execute(_COLUMNS, (table,)).fetchall())
 

@@ -176,6 +176,14 @@ class _SqliteEngine:
     def may_change(self, table: str) -> bool:  # noqa: ARG002 - a user who may write the file may write all of it
         return self._mode != "ro"
 
+    def wipe(self, tables: Sequence[str]) -> tuple[str, ...]:  # noqa: ARG002 - the file is written again as a whole
+        with self._translated(), self._connections.use() as db:
+            db.execute("PRAGMA secure_delete = ON")
+            db.execute("VACUUM")
+            busy, _, _ = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            db.execute("PRAGMA secure_delete = OFF")
+        return (f"{self._path}-wal, while another process reads the catalog",) if busy else ()
+
     def columns(self, db: Db, table: str) -> frozenset[str]:
         return frozenset(row[1] for row in db.execute(f"PRAGMA table_info({table})").fetchall())
 

@@ -18,11 +18,14 @@ from frazil.catalog.base import (
     CommitQueue,
     CommitRecord,
     Committed,
+    DeletionLog,
     DroppedManifestLists,
     Guard,
     Outcome,
     QueueUpdate,
+    Scrubber,
     SnapshotPins,
+    StagedPrefixes,
     Stale,
 )
 from frazil.model import Ident
@@ -133,6 +136,15 @@ class PointerStore(Protocol):
 
     @property
     def attempts(self) -> AttemptsLog | None: ...
+
+    @property
+    def deletions(self) -> DeletionLog | None: ...
+
+    @property
+    def staged(self) -> StagedPrefixes | None: ...
+
+    @property
+    def scrubber(self) -> Scrubber | None: ...
 
     @property
     def locks(self) -> CommitLocks | None: ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -191,6 +192,107 @@ def append(
         out.print_json(describe.commit_facts(commit))
     else:
         out.print_text(describe.commit_sentence(commit, table))
+
+
+@app.command()
+@verb
+def expire(
+    target: Target,
+    table: TableName,
+    older_than: Annotated[
+        str | None, typer.Option("--older-than", help="An age such as 7d, or a moment with a time zone.")
+    ] = None,
+    retain_last: Annotated[
+        int | None, typer.Option("--retain-last", min=1, help="Keep so many snapshots of every branch.")
+    ] = None,
+    keep_files: Annotated[bool, typer.Option("--keep-files", help="Delete no file.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would expire.")] = False,
+) -> None:
+    """Expire old snapshots, and delete the files that nothing needs any more."""
+    from frazil.cli import _upkeep as upkeep
+
+    with target.connect(read_only=dry_run) as lake:
+        limit = None if older_than is None else upkeep.moment_ms(older_than, lake.runtime.now_ms(), "--older-than")
+        done = lake.table(table).expire_snapshots(limit, retain_last, delete_files=not keep_files, dry_run=dry_run)
+    if target.json:
+        out.print_json(upkeep.expiry_facts(done))
+    else:
+        out.print_text(upkeep.expiry_sentence(done, table, dry_run=dry_run))
+
+
+@app.command()
+@verb
+def orphans(
+    target: Target,
+    table: TableName,
+    older_than: Annotated[str, typer.Option("--older-than", help="An age such as 3d or 12h.")] = "3d",
+    remove: Annotated[bool, typer.Option("--remove", help="Delete them.")] = False,
+    location: Annotated[str | None, typer.Option("--location", help="Only below this folder of the table.")] = None,
+) -> None:
+    """Find files of a table that nothing names, such as leftovers of killed jobs."""
+    from frazil.cli import _upkeep as upkeep
+
+    age = dt.timedelta(milliseconds=upkeep.age_ms(older_than, "--older-than"))
+    with target.connect(read_only=not remove) as lake:
+        report = lake.table(table).remove_orphans(age, dry_run=not remove, location=location)
+    if target.json:
+        out.print_json(report.to_dict())
+    else:
+        out.print_text(upkeep.orphans_sentence(report, table))
+
+
+@app.command()
+@verb
+def vacuum(
+    target: Target,
+    table: TableName,
+    older_than: Annotated[
+        str | None, typer.Option("--older-than", help="The age at which snapshots expire; the table's properties.")
+    ] = None,
+    orphans_older_than: Annotated[
+        str, typer.Option("--orphans-older-than", help="The age at which files that nothing names go.")
+    ] = "3d",
+) -> None:
+    """Expire snapshots with their files, and remove orphans."""
+    from frazil.cli import _upkeep as upkeep
+
+    age = dt.timedelta(milliseconds=upkeep.age_ms(orphans_older_than, "--orphans-older-than"))
+    with target.connect() as lake:
+        limit = None if older_than is None else upkeep.moment_ms(older_than, lake.runtime.now_ms(), "--older-than")
+        handle = lake.table(table)
+        done = handle.expire_snapshots(limit)
+        report = handle.remove_orphans(age, dry_run=False)
+    if target.json:
+        out.print_json({"expired": upkeep.expiry_facts(done), "orphans": report.to_dict()})
+    else:
+        out.print_text(upkeep.expiry_sentence(done, table, dry_run=False))
+        out.print_text(upkeep.orphans_sentence(report, table))
+
+
+@app.command()
+@verb
+def erase(
+    target: Target,
+    table: TableName,
+    where: Annotated[str, typer.Option("--where", help='The rows, as in "email = :email".')],
+    param: Annotated[
+        list[str] | None, typer.Option("--param", metavar="NAME=VALUE", help="The text of :NAME; repeatable.")
+    ] = None,
+    drop_tags: Annotated[bool, typer.Option("--drop-tags", help="Drop tags that keep such rows.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it. Nothing brings the rows back.")] = False,
+) -> int:
+    """Forget rows for good: delete them from every file and snapshot, then search what remains for them."""
+    from frazil.errors import InvalidInput
+
+    if not yes:
+        raise InvalidInput("Nothing was erased: --yes is missing", advice="Add it. Nothing brings erased rows back")
+    with target.connect() as lake:
+        report = lake.table(table).erase(where, pairs(param, "--param") if param else None, drop_tags=drop_tags)
+    if target.json:
+        out.print_json(report.to_dict())
+    else:
+        out.print_text(str(report))
+    return 0 if report.proven else 1
 
 
 @app.command()

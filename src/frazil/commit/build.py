@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from frazil.catalog.base import Catalog, DroppedManifestLists
+from frazil.catalog.base import Catalog
 from frazil.catalog.records import COMMIT_DIGEST, COMMIT_ID
 from frazil.commit import origins
 from frazil.commit.checking import checked_and_rebased
@@ -113,10 +113,17 @@ def check_staged_files(unit: TableUnit, metadata: TableMetadata, scope: Scope) -
     old = [
         step.manifests
         for step in unit.writes
-        if step.write.staged_since_ms is not None
-        and may_be_cleaned_up(step.write.staged_since_ms, now, metadata.properties)
+        if not step.write.owns_files
+        or (
+            step.write.staged_since_ms is not None
+            and may_be_cleaned_up(step.write.staged_since_ms, now, metadata.properties)
+        )
     ]
-    missing = missing_files(scope.storage, [path for each in old for path in each.paths])
+    paths = [path for each in old for path in each.paths]
+    log = scope.catalog.deletions
+    # Noted files may be deleted at any moment (rule P42). The notes were made before this head.
+    noted = log.among(metadata.uuid, paths) if paths and log is not None else []
+    missing = noted or missing_files(scope.storage, paths)
     if missing:
         raise CommitFailed(
             f"{len(missing)} of the files that were written for this commit to {unit.ident} were removed before "
@@ -226,13 +233,9 @@ def owning(built: Built, position: SnapshotPosition) -> Built:
 
 
 def expire_old(onto: Built, pinned: Callable[[], frozenset[int]]) -> Built:
-    """Expire snapshots past their age with the commit (rule P18), and record their manifest lists for clean-up."""
+    """Expire snapshots past their age with the commit (rule P18)."""
     expired = expired_with_commit(onto.metadata, onto.head.now_ms, pinned)
-    if not expired.snapshot_ids:
-        return onto
-    lists = (each.manifest_list for each in map(onto.metadata.snapshot, expired.snapshot_ids) if each is not None)
-    dropped = DroppedManifestLists(onto.metadata.uuid, tuple(each for each in lists if each is not None))
-    return replace(onto.adding(removing(expired, onto.metadata), ()), dropped=dropped)
+    return onto.adding(removing(expired, onto.metadata), ()) if expired.snapshot_ids else onto
 
 
 def parent_of(ident: Ident, metadata: TableMetadata, branch: str) -> Snapshot | None:

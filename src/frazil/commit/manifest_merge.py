@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from frazil.commit.operations import Base, Kind, ManifestMerge, Write
+from frazil.commit.operations import Base, Bundle, Kind, ManifestMerge, Write
 from frazil.commit.snapshot_layout import lay_out
 from frazil.format.manifests import read_manifest, read_manifest_list, with_counts, write_manifest
 from frazil.format.metadata import TableMetadata
@@ -47,6 +47,36 @@ def merged(storage: Storage, runtime: Runtime, head: TableMetadata, branch: str)
         merges=tuple(merges),
         staged_since_ms=since,
     )
+
+
+def without_removed(storage: Storage, runtime: Runtime, head: TableMetadata, branch: str) -> Write | None:
+    """An operation that writes every manifest again that still describes removed files; None: there is none.
+
+    For erasure: such an entry holds the bounds of the file's columns, which are values of its rows.
+    """
+    snapshot = head.head_snapshot(branch)
+    if snapshot is None or snapshot.manifest_list is None:
+        return None
+    since = runtime.now_ms()
+    listed = read_manifest_list(storage, snapshot.manifest_list)
+    described = [each for each in listed if each.deleted_files_count]
+    if not described:
+        return None
+    live = [each for each in listed if each.added_files_count or each.existing_files_count]
+    # Where no live file is beside the removed ones, the next snapshot leaves the manifest out by itself.
+    chosen = [each for each in described if each in live] or live[:1]
+    write = Write(Kind.REWRITE, head.uuid, base=Base.of(snapshot), branch=branch, staged_since_ms=since)
+    if chosen:
+        return replace(write, merges=tuple(_merge(storage, runtime, head, [each]) for each in chosen))
+    # It has rows of no schema, so that any schema fits.
+    names = {field_id: str(head.schema().find_column_name(field_id)) for field_id in head.schema().field_ids}
+    bundle = Bundle(_empty_manifest(storage, runtime, head), 0)
+    return replace(write, bundles=(bundle,), schema_id=head.current_schema_id, written_ids=names)
+
+
+def _empty_manifest(storage: Storage, runtime: Runtime, head: TableMetadata) -> Manifest:
+    path = f"{head.metadata_folder}/{runtime.new_uuid()}-m0.avro"
+    return write_manifest(storage, path, [], spec=head.spec(), schema=head.schema()).manifest
 
 
 def _merge(storage: Storage, runtime: Runtime, head: TableMetadata, parts: Sequence[Manifest]) -> ManifestMerge:

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field, replace
 
 import orjson
 
-from frazil.catalog.base import ChangeRecord, CommitRecord, DroppedManifestLists, Head, Proposal, QueueUpdate
+from frazil.catalog.base import ChangeRecord, CommitRecord, Head, Proposal, QueueUpdate
 from frazil.commit import summaries
+from frazil.commit.dropped import dropped_by
 from frazil.commit.history import History
 from frazil.commit.operations import Write
 from frazil.commit.rebase import Rebased
@@ -119,7 +120,6 @@ class Built:
     """The own snapshot also holds rows of other writers."""
     merge_due: str | None = None
     """The branch whose manifests are to be merged once this has landed."""
-    dropped: DroppedManifestLists | None = None
     group: GroupResult | None = None
 
     @staticmethod
@@ -176,7 +176,7 @@ class Built:
             record,
             self._change_records() if keeps_changes else (),
             queue_update,
-            self.dropped,
+            dropped_by(self.updates, self.head.metadata),
         )
 
     def _change_records(self) -> tuple[ChangeRecord, ...]:

@@ -55,7 +55,7 @@ def compact(view: View, settings: Settings, where: Filter | None = None) -> Writ
             view.check_size(group, "compact")
             for task in group:
                 builder.remove(task)
-            builder.copy(_rows(group, builder.read_context), group[0].file, is_sorted=len(group) == 1)
+            builder.copy(copied_rows(group, builder.read_context), group[0].file, is_sorted=len(group) == 1)
         builder.drop_unneeded_deletes()
         return builder.build(Kind.REWRITE, RowCounts())
 
@@ -66,7 +66,8 @@ def chosen_files(view: View, where: Filter | None) -> list[FileTask]:
     return [replace(task, residual=None) for task in view.tasks(chosen)]
 
 
-def _rows(tasks: list[FileTask], context: ReadContext) -> Pieces:
+def copied_rows(tasks: list[FileTask], context: ReadContext) -> Pieces:
+    """The live rows of these files, one file after another."""
     for task in tasks:
         for batch, numbers in rows_with_positions(task, context):
             yield task.file.file_path, batch, numbers

@@ -240,6 +240,16 @@ def read_manifest_list(storage: Storage, path: str) -> tuple[Manifest, ...]:
     return cached
 
 
+def snapshot_of_list(storage: Storage, path: str) -> int | None:
+    """The snapshot that a manifest list was written for, by its header; None: its writer left it out."""
+    data = _read_bytes(storage, path, "manifest list")
+    try:
+        text = fastavro.reader(io.BytesIO(data)).metadata.get("snapshot-id")
+    except Exception as error:
+        raise CorruptMetadata(f"The manifest list {path} is damaged", evidence=repr(error)) from error
+    return int(text) if text is not None and text.lstrip("-").isdigit() else None
+
+
 def read_manifest(
     storage: Storage, manifest: Manifest, *, live_only: bool = True, stats: frozenset[int] | None = None
 ) -> list[Entry]:

@@ -13,6 +13,10 @@ RETENTION = "frazil.retention.in-commit"
 """'true': ordinary commits expire snapshots older than history.expire.max-snapshot-age-ms."""
 RETENTION_MIN_AGE = "frazil.retention.min-age-ms"
 """Younger snapshots are always kept; one hour by default."""
+ORPHANS_FENCE = "frazil.orphans.fence"
+"""A new value with each orphan removal: attempts of writers that began before it start again, and check their files."""
+REGISTER_AFTER = "frazil.staging.register-after-ms"
+"""A write that stages for longer registers with the catalog, which protects its files; five seconds by default."""
 _AT_LEAST = {
     "commit.retry.num-retries": 0,
     "commit.retry.min-wait-ms": 0,
@@ -27,6 +31,7 @@ _AT_LEAST = {
     "history.expire.max-ref-age-ms": 1,
     ORPHAN_GRACE: 1,
     RETENTION_MIN_AGE: 0,
+    REGISTER_AFTER: 0,
 }
 _PLACES = ("write.data.path", "write.metadata.path", "write.object-storage.path")
 

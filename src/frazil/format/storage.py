@@ -20,13 +20,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any, Protocol
-from urllib.parse import urlparse
+from urllib.parse import unquote, urlparse
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
 from frazil import _fork
 from frazil.errors import DiskFull, FrazilError, InvalidInput, PermissionDenied, StorageError, Unsupported
+from frazil.runtime import SYSTEM
 
 LOCAL_SCHEMES = frozenset({"", "file"})
 REMOTE_SCHEMES = frozenset({"s3", "s3a", "s3n", "gs", "gcs", "abfs", "abfss", "oss", "hdfs", "viewfs"})
@@ -38,6 +39,8 @@ _SAME_STORE = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
 class FileInfo:
     path: str
     size: int
+    modified_ms: int = 0
+    """By the store's clock."""
 
 
 class Backend(Protocol):
@@ -189,6 +192,14 @@ class Storage:
                 kept.append(path)
         return kept
 
+    def remove_empty_folders(self, location: str) -> None:
+        """Remove a folder of a local file system and those in it, as far as they are empty. Never raises."""
+        if is_local(location):
+            root = local_path(location)
+            for folder, _, _ in os.walk(root, topdown=False):
+                with contextlib.suppress(OSError):
+                    os.rmdir(folder)
+
     def list(self, prefix: str) -> Iterator[FileInfo]:
         """Every file under a folder."""
         with _translated("list", prefix):
@@ -272,6 +283,27 @@ def local_path(location: str) -> str:
 
 def is_local(location: str) -> bool:
     return "://" not in location or location.startswith("file:")
+
+
+def same_path(path: str) -> str:
+    """One form of a path for all the ways to write it: schemes of one store, ``file:``, escapes, doubled slashes.
+
+    Two paths of different files may have one form, never one file two: for looking up what must not be deleted.
+    """
+    scheme, separator, rest = path.partition("://")
+    if not separator or scheme == "file":
+        scheme, rest = "file", local_path(path)
+    elif scheme == "memory":
+        rest = rest.lstrip("/")
+    return f"{_SAME_STORE.get(scheme, scheme)}:{_SLASHES.sub('/', unquote(rest)).rstrip('/')}"
+
+
+_SLASHES = re.compile("/+")
+
+
+def is_below(path: str, folder: str) -> bool:
+    """Both in the form of ``same_path``."""
+    return path == folder or path.startswith(folder + "/")
 
 
 def canonical(location: str) -> str:
@@ -420,7 +452,10 @@ class LocalBackend:
         for folder, _, names in os.walk(local_path(prefix)):
             for name in names:
                 full = os.path.join(folder, name)
-                yield FileInfo(full, os.stat(full).st_size)
+                # Files go while they are listed: an attempt that lost deletes its own.
+                with contextlib.suppress(FileNotFoundError):
+                    found = os.stat(full)
+                    yield FileInfo(full, found.st_size, found.st_mtime_ns // 1_000_000)
 
     def _create(self, target: str) -> int:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
@@ -493,6 +528,7 @@ class MemoryBackend:
 
     def __init__(self) -> None:
         self._files: dict[str, bytes] = {}
+        self._modified_ms: dict[str, int] = {}
         self._lock = threading.Lock()
 
     def read(self, path: str) -> bytes:
@@ -506,6 +542,7 @@ class MemoryBackend:
             if path in self._files:
                 raise FileExistsError(errno.EEXIST, "File exists", path)
             self._files[path] = bytes(data)
+            self._modified_ms[path] = SYSTEM.now_ms()
 
     def open_input(self, path: str) -> pa.NativeFile:
         return pa.BufferReader(self.read(path))
@@ -523,9 +560,12 @@ class MemoryBackend:
 
     def list(self, prefix: str) -> Iterator[FileInfo]:
         with self._lock:
-            found = [(path, len(data)) for path, data in self._files.items() if path.startswith(prefix)]
-        for path, size in found:
-            yield FileInfo(path, size)
+            found = [
+                FileInfo(path, len(data), self._modified_ms[path])
+                for path, data in self._files.items()
+                if path.startswith(prefix)
+            ]
+        yield from found
 
 
 class _MemoryFile(io.BytesIO):
@@ -585,7 +625,7 @@ class RemoteBackend:
         root = prefix[: len(prefix) - len(key)]
         for info in fs.get_file_info(pafs.FileSelector(key.rstrip("/"), recursive=True, allow_not_found=True)):
             if info.type == pafs.FileType.File:
-                yield FileInfo(root + info.path, info.size)
+                yield FileInfo(root + info.path, info.size, (info.mtime_ns or 0) // 1_000_000)
 
 
 def _with_s3_defaults(properties: Mapping[str, str]) -> dict[str, str]:

@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import datetime as dt
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from frazil.errors import InvalidInput, Unsupported
 from frazil.format.schemas import suggestion
-from frazil.model import Commit
+from frazil.format.times import milliseconds
+from frazil.model import Commit, Expiry
 from frazil.sql.session import Context
 from frazil.sql.tokens import Cursor, read_statement
 from frazil.table.handle import TableHandle
 from frazil.wording import counted
 
 Arguments = Mapping[str, Any]
+_DAY_MS = 24 * 60 * 60 * 1000
 
 
-def call(context: Context, cursor: Cursor) -> Commit:
+class ProcedureRows(list[dict[str, Any]]):
+    """The rows that a procedure of Iceberg returns, under its column names, with the Commit that they describe."""
+
+    def __init__(self, rows: Iterable[Mapping[str, Any]], commit: Commit | None = None) -> None:
+        super().__init__(map(dict, rows))
+        self.commit = commit
+        """None: the procedure has committed nothing to the table."""
+
+
+def call(context: Context, cursor: Cursor) -> Commit | ProcedureRows:
     """``CALL [catalog.]system.procedure(table => 'shop.events', …)``"""
     cursor.expect("CALL")
     context.scope.check_outside("CALL", "procedures commit by themselves")
@@ -81,7 +93,7 @@ class _Procedure:
 
     required: tuple[str, ...]
     optional: tuple[str, ...]
-    run: Callable[[TableHandle, Arguments], Commit]
+    run: Callable[[TableHandle, Arguments], Commit | ProcedureRows]
 
     def named(self, given: list[object], procedure: str) -> dict[str, Any]:
         names = ("table", *self.required, *self.optional)
@@ -123,8 +135,42 @@ def _rewrite_data_files(table: TableHandle, given: Arguments) -> Commit:
     )
 
 
-def _expire_snapshots(table: TableHandle, given: Arguments) -> Commit:
-    return table.expire_snapshots(given.get("older_than"), given.get("retain_last"))
+def _expire_snapshots(table: TableHandle, given: Arguments) -> ProcedureRows:
+    if given.get("snapshot_ids") is not None:
+        raise Unsupported("expire_snapshots does not take snapshot_ids", advice="Pass older_than and retain_last")
+    if given.get("clean_expired_metadata"):
+        raise Unsupported(
+            "expire_snapshots does not remove schemas and specs", advice="Leave clean_expired_metadata out"
+        )
+    done = table.expire_snapshots(given.get("older_than"), given.get("retain_last"))
+    found = done.expired or Expiry()
+    row = {
+        "deleted_data_files_count": found.data_files,
+        "deleted_position_delete_files_count": found.position_delete_files,
+        "deleted_equality_delete_files_count": found.equality_delete_files,
+        "deleted_manifest_files_count": found.manifests,
+        "deleted_manifest_lists_count": found.manifest_lists,
+        "deleted_statistics_files_count": found.statistics_files,
+    }
+    return ProcedureRows([row], done)
+
+
+def _is_young(table: TableHandle, moment: object) -> bool:
+    now = table._source.lake.runtime.now_ms()
+    return now - milliseconds(moment, "older_than") < _DAY_MS  # type: ignore[arg-type]
+
+
+def _remove_orphan_files(table: TableHandle, given: Arguments) -> ProcedureRows:
+    """As Iceberg's: younger files than 24 hours are refused, also as a dry run."""
+    older_than = given.get("older_than")
+    if older_than is not None and _is_young(table, older_than):
+        raise InvalidInput(
+            "remove_orphan_files does not take files younger than 24 hours, as a writer may still need them",
+            advice="lake.table(…).remove_orphans(older_than=…) does, where every writer is Frazil's",
+        )
+    age = dt.timedelta(days=3) if older_than is None else older_than
+    report = table.remove_orphans(age, dry_run=bool(given.get("dry_run")), location=given.get("location"))
+    return ProcedureRows({"orphan_file_location": path} for path in report.orphans)
 
 
 _PROCEDURES = {
@@ -140,5 +186,29 @@ _PROCEDURES = {
         ("branch", "to"), (), lambda table, given: table.fast_forward(given["branch"], given["to"])
     ),
     "rewrite_data_files": _Procedure((), ("strategy", "sort_order", "options", "where"), _rewrite_data_files),
-    "expire_snapshots": _Procedure((), ("older_than", "retain_last"), _expire_snapshots),
+    "expire_snapshots": _Procedure(
+        (),
+        (
+            "older_than",
+            "retain_last",
+            "max_concurrent_deletes",
+            "stream_results",
+            "snapshot_ids",
+            "clean_expired_metadata",
+        ),
+        _expire_snapshots,
+    ),
+    "remove_orphan_files": _Procedure(
+        (),
+        (
+            "older_than",
+            "location",
+            "dry_run",
+            "max_concurrent_deletes",
+            "equal_schemes",
+            "equal_authorities",
+            "prefix_mismatch_mode",
+        ),
+        _remove_orphan_files,
+    ),
 }

@@ -93,11 +93,13 @@ class CommitNow:
         return identity, found
 
     def run(self, statement: Statement) -> Commit:
-        call, evaluated = statement.call, statement.evaluated()
-        write = evaluated.write
-        operations: list[Operation] = [*(() if write.is_empty else call.before), write]
-        redoable = evaluated if evaluated.can_be_redone else None
-        done = self._commit(operations, call.identity, call.retry, call.on_phase, redoable)
+        call = statement.call
+        with self.lake.staging.staging(call.view.metadata, at_once=call.engine.name == "spark"):
+            evaluated = statement.evaluated()
+            write = evaluated.write
+            operations: list[Operation] = [*(() if write.is_empty else call.before), write]
+            redoable = evaluated if evaluated.can_be_redone else None
+            done = self._commit(operations, call.identity, call.retry, call.on_phase, redoable)
         return replace(done, elapsed=self.lake.runtime.monotonic() - call.started, engine=call.engine.name)
 
     def change(

@@ -20,7 +20,9 @@ from frazil.format.times import Moment
 from frazil.model import Commit, Snapshot
 from frazil.read.changes import Changes
 from frazil.read.scan import Scan, ScannedFile
-from frazil.table import changes, reads, writes
+from frazil.services.context import OnDeletion
+from frazil.services.orphans import OrphanReport
+from frazil.table import changes, reads, upkeep, writes
 from frazil.table.begin import begin
 from frazil.table.call import Build, Call, Statement
 from frazil.table.destination import Destination
@@ -330,16 +332,50 @@ class TableHandle:
         older_than: Moment | None = None,
         retain_last: int | None = None,
         *,
+        delete_files: bool = True,
+        dry_run: bool = False,
         retry: Retry | None = None,
         commit_id: str | None = None,
+        on_phase: OnDeletion | None = None,
     ) -> Commit:
         """Expire snapshots older than a moment, and keep the last ``retain_last`` of every branch.
 
-        No file is deleted: the table stops referring to them, and orphan removal deletes what nothing refers to. By
-        default the table's ``history.expire.*`` properties decide (5 days, 1 snapshot); a branch's or tag's own rule
-        wins. A snapshot that a branch or a tag names when the commit lands is kept, whichever writer made the ref.
+        Then the files are deleted that no snapshot, branch, tag, open transaction or queued commit needs, and metadata
+        files older than ``frazil.retention.min-age-ms``; ``Commit.expired`` counts them. After a crash the next call
+        goes on. By default the table's ``history.expire.*`` properties decide (5 days, 1 snapshot); a branch's or
+        tag's own rule wins. A snapshot that a branch or a tag names when the commit lands is kept, whichever writer
+        made the ref.
         """
-        return changes.expire_snapshots(older_than, retain_last).run(self._destination, retry, commit_id)
+        return upkeep.expire_snapshots(
+            self._destination,
+            older_than,
+            retain_last,
+            delete_files=delete_files,
+            dry_run=dry_run,
+            retry=retry,
+            commit_id=commit_id,
+            on_phase=on_phase,
+        )
+
+    def remove_orphans(
+        self,
+        older_than: dt.timedelta | Moment = dt.timedelta(days=3),
+        *,
+        dry_run: bool = True,
+        location: str | None = None,
+        on_phase: OnDeletion | None = None,
+    ) -> OrphanReport:
+        """Find files below the table's location that nothing names, older than ``older_than``; delete them with
+        ``dry_run=False``.
+
+        Needed is what any table of the lake names in a snapshot or its metadata log, what queued commits name, and what
+        a live writer has been staging. Ages are by the store's clock. A location that holds files of a table that this
+        lake does not know is refused. A shorter age than the table's ``frazil.orphans.grace-ms`` becomes that property,
+        so that every writer checks its files before it commits them.
+        """
+        return upkeep.remove_orphans(
+            self._destination, older_than, dry_run=dry_run, location=location, on_phase=on_phase
+        )
 
     def create_branch(
         self,

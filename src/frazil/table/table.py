@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Unpack, cast, overload
 
 from frazil.commit.retry import Retry
 from frazil.errors import InvalidInput
 from frazil.format.times import Moment
 from frazil.on_spark.session import chosen as chosen_session
+from frazil.services.erase import ErasureReport
+from frazil.table.erasing import erase_rows
 from frazil.table.handle import TableHandle
 from frazil.table.options import WriteOptions, check_plain
 from frazil.table.sink import SinkTransaction, SinkWrite, StreamSink, TransactionSink, checked_id, transaction_sink
+from frazil.table.upkeep import own_commit
 
 if TYPE_CHECKING:
     from frazil.lake import Lake
@@ -32,6 +35,26 @@ class Table(TableHandle):
         """The same table as a PyIceberg table, for what Frazil does not do."""
         ident = self._source.ident
         return self._lake.pyiceberg().load_table((*ident.namespace, ident.name))
+
+    # Erasure
+
+    def erase(
+        self,
+        where: str,
+        params: Mapping[str, object] | None = None,
+        *,
+        drop_tags: bool = False,
+        case_sensitive: bool = False,
+    ) -> ErasureReport:
+        """Forget rows for good, and prove it.
+
+        The rows are deleted on every branch, files that still hold them are written again, all snapshots but the newest
+        of each branch expire, their files are removed, and the condition is taken out of what the catalog keeps. Then
+        every remaining file of the table is searched. Tags that keep such rows are refused with a list, unless
+        ``drop_tags``. Repeat it with the same condition after a crash: it does what is left.
+        """
+        destination = own_commit(self._destination, "erase()")
+        return erase_rows(destination, where, params, drop_tags=drop_tags, case_sensitive=case_sensitive)
 
     # Streams
 

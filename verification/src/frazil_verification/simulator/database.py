@@ -305,6 +305,9 @@ class SimulatedEngine:
     def may_change(self, table: str) -> bool:  # noqa: ARG002 - every writer may
         return True
 
+    def wipe(self, tables: Sequence[str]) -> tuple[str, ...]:  # noqa: ARG002 - nothing is on disk
+        return ()
+
     def columns(self, db: Db, table: str) -> frozenset[str]:
         return frozenset(row[1] for row in db.execute(f"PRAGMA table_info({table})").fetchall())
 

@@ -99,7 +99,7 @@ class _SimulatedConnection:
         store = kind(SimulatedEngine(self.process), name="sim", read_only=False, create=True, shown="simulated")
         catalog = (_ForeignWriter if self.is_foreign else PointerCatalog)(store, storage, runtime)
         # Nothing is decided by it, and its requests would move the faults of every seed.
-        catalog.attempts = None
+        catalog.attempts = catalog.staged = None
         return catalog
 
 
