@@ -22,6 +22,8 @@ from frazil.catalog._refusals import (
 )
 from frazil.catalog._sql_attempts import ATTEMPTS, SqlAttempts
 from frazil.catalog._sql_attempts import CREATE as CREATE_ATTEMPTS
+from frazil.catalog._sql_leases import CREATE as CREATE_LEASES
+from frazil.catalog._sql_leases import LEASES, SqlLeases
 from frazil.catalog._sql_records import (
     CHANGES,
     COMMITS,
@@ -33,6 +35,8 @@ from frazil.catalog._sql_records import (
     SqlPins,
 )
 from frazil.catalog._sql_records import CREATE as CREATE_RECORDS
+from frazil.catalog._sql_timeline import CREATE as CREATE_TIMELINE
+from frazil.catalog._sql_timeline import TIMELINE, SqlTimeline
 from frazil.catalog.base import CommitQueue, Committed, Guard, Outcome, Release, Stale, Unknown
 from frazil.catalog.commit_lock import no_lock
 from frazil.catalog.store import Pointer, PointerSwap, Swap, expected_of, stale, was_sent_before
@@ -64,8 +68,10 @@ _CREATE = {
     DROPPED: CREATE_RECORDS[DROPPED],
     PINS: CREATE_RECORDS[PINS],
     ATTEMPTS: CREATE_ATTEMPTS,
+    TIMELINE: CREATE_TIMELINE,
+    LEASES: CREATE_LEASES,
 }
-_OPTIONAL = {CHANGES, QUEUE, DROPPED, PINS, ATTEMPTS}
+_OPTIONAL = {CHANGES, QUEUE, DROPPED, PINS, ATTEMPTS, TIMELINE, LEASES}
 """Tables that a catalog works without."""
 _INDEXES = {QUEUE: QUEUE_INDEXES}
 _ROW = "catalog_name = ? AND table_namespace = ? AND table_name = ?"
@@ -90,6 +96,9 @@ class SqlStore:
         self.queue: CommitQueue | None = self._queue
         self.commits = SqlCommitIds(database, self._queue, exists=bool(found[COMMITS]))
         self.attempts = SqlAttempts(database, takes_records=not read_only) if found[ATTEMPTS] else None
+        self.timeline = SqlTimeline(database) if found[TIMELINE] else None
+        has_leases = bool(found[LEASES]) and not read_only and engine.may_change(LEASES)
+        self.leases = SqlLeases(database) if has_leases else None
         self.name = name if name is not None else _adopted_name(engine, shown)
         self.locks = _SqlLocks(engine, self.name)
 

@@ -112,7 +112,7 @@ def open_foreign(
 class ForeignCatalog:
     """A PyIceberg catalog behind the protocol. Thread-safe; after a fork it opens connections of its own."""
 
-    changes = pins = attempts = None
+    changes = pins = attempts = timeline = leases = None
 
     def __init__(
         self,

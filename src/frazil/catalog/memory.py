@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from frazil.catalog._memory_queue import MemoryQueue
+from frazil.catalog._memory_services import MemoryLeases, MemoryTimeline
 from frazil.catalog._refusals import (
     namespace_exists,
     namespace_not_empty,
@@ -175,6 +176,8 @@ class MemoryStore:
         self.changes = _MemoryChangeLog(self._access)
         self.pins = _MemoryPins(self._access, runtime)
         self.attempts = _MemoryAttempts(self._access, runtime)
+        self.timeline = MemoryTimeline(self._access, runtime)
+        self.leases: MemoryLeases | None = MemoryLeases(self._access, runtime)
         self.locks = ThreadLocks()
         self._namespaces: dict[Namespace, dict[str, str]] = {}
         self.queue: MemoryQueue | None = MemoryQueue(runtime)
@@ -182,10 +185,11 @@ class MemoryStore:
     def read_only_view(self) -> MemoryStore:
         """The same tables behind a handle that refuses to change them."""
         view, access = copy.copy(self), self._access.read_only()
-        view._access, view.queue = access, None
+        view._access, view.queue, view.leases = access, None, None
         view.commits, view.changes, view.pins = copy.copy(self.commits), copy.copy(self.changes), copy.copy(self.pins)
-        view.attempts = copy.copy(self.attempts)
+        view.attempts, view.timeline = copy.copy(self.attempts), copy.copy(self.timeline)
         view.commits.access = view.changes.access = view.pins.access = view.attempts.access = access
+        view.timeline.access = access
         return view
 
     def read(self, ident: Ident) -> Pointer:

@@ -18,10 +18,12 @@ from frazil.catalog.base import (
     Committed,
     Guard,
     Head,
+    Leases,
     Outcome,
     Prepared,
     Proposal,
     QueueUpdate,
+    Timeline,
 )
 from frazil.catalog.store import LakeStore, PointerSwap, Swap
 from frazil.errors import CommitUnknown, CorruptMetadata, FrazilError, InvalidInput, NoSuchTable, StorageError
@@ -49,6 +51,8 @@ class PointerCatalog:
         self.changes = store.changes
         self.pins = store.pins
         self.attempts: AttemptsLog | None = store.attempts
+        self.timeline: Timeline | None = store.timeline
+        self.leases: Leases | None = store.leases
         self.locks: CommitLocks | None = store.locks
         self._storage = storage
         self._runtime = runtime

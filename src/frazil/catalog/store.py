@@ -19,10 +19,12 @@ from frazil.catalog.base import (
     Committed,
     DroppedManifestLists,
     Guard,
+    Leases,
     Outcome,
     QueueUpdate,
     SnapshotPins,
     Stale,
+    Timeline,
 )
 from frazil.model import Ident
 
@@ -130,6 +132,12 @@ class PointerStore(Protocol):
 
     @property
     def attempts(self) -> AttemptsLog | None: ...
+
+    @property
+    def timeline(self) -> Timeline | None: ...
+
+    @property
+    def leases(self) -> Leases | None: ...
 
     @property
     def locks(self) -> CommitLocks | None: ...
