@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Protocol
@@ -27,13 +26,16 @@ class MemoryTimeline:
     def request(self, action: TimelineEntry) -> None:
         with self.access.writing():
             now = self._runtime.now_ms()
-            for each in [*self._too_old(now - ACTIONS_KEPT_MS), *list(self._actions)[: -ACTIONS_KEPT + 1]]:
-                self._actions.pop(each, None)
+            self._trim(now - ACTIONS_KEPT_MS)
             added = replace(action, state=ActionState.REQUESTED, outcome={}, started_ms=None, completed_ms=None)
             self._actions[action.action_id] = replace(added, requested_ms=now, heartbeat_ms=now)
 
-    def _too_old(self, before_ms: int) -> Iterator[str]:
-        return (key for key, each in list(self._actions.items()) if each.heartbeat_ms < before_ms)
+    def _trim(self, before_ms: int) -> None:
+        while self._actions:
+            oldest = next(iter(self._actions.values()))
+            if len(self._actions) < ACTIONS_KEPT and oldest.heartbeat_ms >= before_ms:
+                return
+            del self._actions[oldest.action_id]
 
     def advance(self, action_id: str, owner: str, change: ActionChange) -> bool:
         with self.access.writing():

@@ -14,6 +14,7 @@ from frazil.dml.add_files import add_files as build_add_files
 from frazil.dml.add_files import checked_paths, name_mapping_of, read_footers
 from frazil.dml.assignments import is_column
 from frazil.dml.cherry_pick import cherry_pick as pick
+from frazil.dml.compact import Claim
 from frazil.dml.engine import ARROW, Engine
 from frazil.dml.matching import GivenRows, Matching, default_mode, matching
 from frazil.dml.merge import Merge, Source
@@ -290,7 +291,12 @@ def row_delta(
 
 
 def compact(
-    destination: Destination, where: str | None, strategy: str, by: Sequence[str] | None, options: WriteOptions
+    destination: Destination,
+    where: str | None,
+    strategy: str,
+    by: Sequence[str] | None,
+    options: WriteOptions,
+    claim: Claim = lambda _paths: True,
 ) -> Commit:
     if strategy != "binpack" or by is not None:
         raise Unsupported("compact() supports only bin-packing in this release", advice="Leave strategy and by out")
@@ -299,7 +305,8 @@ def compact(
     if call.found is not None:
         return call.found
     return _run(
-        destination, Statement(call, lambda view, settings: call.engine.compact(view, settings, condition), True)
+        destination,
+        Statement(call, lambda view, settings: call.engine.compact(view, settings, condition, claim), is_whole=True),
     )
 
 
