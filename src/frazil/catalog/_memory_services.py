@@ -67,7 +67,8 @@ class MemoryTimeline:
         return [each for each in self._of(table_uuid) if not each.is_over and each.heartbeat_ms < before]
 
     def find(self, table_uuid: str, most: int) -> list[TimelineEntry]:
-        return self._of(table_uuid)[::-1][:most]
+        found = self._of(table_uuid)[::-1]
+        return found if most < 0 else found[:most]
 
     def _of(self, table_uuid: str) -> list[TimelineEntry]:
         with self.access.reading():

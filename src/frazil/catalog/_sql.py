@@ -96,7 +96,8 @@ class SqlStore:
         self.queue: CommitQueue | None = self._queue
         self.commits = SqlCommitIds(database, self._queue, exists=bool(found[COMMITS]))
         self.attempts = SqlAttempts(database, takes_records=not read_only) if found[ATTEMPTS] else None
-        self.timeline = SqlTimeline(database) if found[TIMELINE] else None
+        has_timeline = bool(found[TIMELINE]) and (read_only or engine.may_change(TIMELINE))
+        self.timeline = SqlTimeline(database) if has_timeline else None
         has_leases = bool(found[LEASES]) and not read_only and engine.may_change(LEASES)
         self.leases = SqlLeases(database) if has_leases else None
         self.name = name if name is not None else _adopted_name(engine, shown)

@@ -412,7 +412,7 @@ class Timeline(Protocol):
         """The actions that are not over and whose owners gave no sign of life for so long."""
 
     def find(self, table_uuid: str, most: int) -> list[TimelineEntry]:
-        """The newest actions of a table, the newest first. Raises CatalogUnavailable, PermissionDenied."""
+        """The newest actions of a table, the newest first; ``most`` -1: all. Raises CatalogUnavailable and others."""
 
 
 class Leases(Protocol):

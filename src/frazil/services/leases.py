@@ -61,8 +61,13 @@ class TableLeases:
             observe.log.debug("the leases of %s were not extended: %s", self.owner, error)
 
     def release(self, scope: str | None = None) -> None:
-        """Give one back, or all."""
-        if self.leases is None or not self.taken:
+        """Give one back, or all that this value has taken."""
+        if self.taken:
+            self.give_up(scope)
+
+    def give_up(self, scope: str | None = None) -> None:
+        """Give one back, or all that the owner has on the table."""
+        if self.leases is None:
             return
         self.taken = set() if scope is None else self.taken - {scope}
         try:

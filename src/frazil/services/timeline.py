@@ -16,7 +16,7 @@ from typing import Any
 
 from frazil import observe
 from frazil.catalog.base import ActionChange, Catalog, Timeline
-from frazil.errors import FrazilError, Unsupported
+from frazil.errors import CommitUnknown, FrazilError, Unsupported
 from frazil.format.metadata import TableMetadata
 from frazil.model import ActionState, Ident, TimelineEntry
 from frazil.runtime import Runtime
@@ -101,7 +101,12 @@ class Action:
         self._advance(ActionChange(ActionState.COMPLETED, outcome=redacted(outcome)))
 
     def fail(self, error: BaseException) -> None:
-        """The kind of the error alone: its text may name values."""
+        """The kind of the error alone: its text may name values.
+
+        Whether a commit has landed whose outcome is not known, the next run finds out.
+        """
+        if isinstance(error, CommitUnknown):
+            return
         self._advance(ActionChange(ActionState.FAILED, outcome={"error": type(error).__name__}))
 
     def _advance(self, change: ActionChange) -> None:

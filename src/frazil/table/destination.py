@@ -15,6 +15,7 @@ from frazil.commit.unit import EvaluatedStatement
 from frazil.errors import InvalidInput
 from frazil.format.metadata import MAIN, TableMetadata
 from frazil.model import Commit, Ident
+from frazil.services.after_commit import after_commit
 from frazil.table.call import Statement
 from frazil.table.options import WriteOptions, checked_commit_id
 from frazil.table.source import CurrentTable, Source
@@ -98,6 +99,8 @@ class CommitNow:
         operations: list[Operation] = [*(() if write.is_empty else call.before), write]
         redoable = evaluated if evaluated.can_be_redone else None
         done = self._commit(operations, call.identity, call.retry, call.on_phase, redoable)
+        verb = None if call.identity.origin is None else call.identity.origin.verb
+        after_commit(self.lake, self.ident, call.view.metadata, verb)
         return replace(done, elapsed=self.lake.runtime.monotonic() - call.started, engine=call.engine.name)
 
     def change(
