@@ -50,8 +50,8 @@ class TableHealth:
 
     @property
     def delete_percent(self) -> int:
-        """Rows deleted by position or by key, of a hundred rows."""
-        return min(100, 100 * (self.position_deletes + self.equality_deletes) // self.rows) if self.rows else 0
+        """Rows deleted by position, of a hundred rows. How many rows a deleted key has, is not known."""
+        return min(100, 100 * self.position_deletes // self.rows) if self.rows else 0
 
     def to_dict(self) -> dict[str, int]:
         return {**dataclasses.asdict(self), "delete_percent": self.delete_percent}
