@@ -148,12 +148,10 @@ def _overdue(
 
 def _rests(service: str, last: list[TimelineEntry], now_ms: int, rest_ms: int) -> bool:
     """It failed a moment ago, or is at work."""
-    for each in last:
-        if each.service == service and (
-            not each.is_over or (each.state is ActionState.FAILED and now_ms - (each.completed_ms or 0) < rest_ms)
-        ):
-            return True
-    return False
+    mine = [each for each in last if each.service == service]
+    # An action may have ended after the head was read.
+    failed = [max(0, now_ms - (each.completed_ms or 0)) for each in mine if each.state is ActionState.FAILED]
+    return any(not each.is_over for each in mine) or any(ago < rest_ms for ago in failed)
 
 
 def limit_of(properties: Mapping[str, str], name: str) -> int:
