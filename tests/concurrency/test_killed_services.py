@@ -6,6 +6,8 @@ import multiprocessing
 import os
 import signal
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -139,3 +141,23 @@ def test_p44_two_processes_that_run_services_never_lead_one_table_together(tmp_p
 def serve_once(uri: str) -> None:
     with frazil.connect(uri) as lake:
         lake.services().run(once=True)
+
+
+@pytest.mark.timeout(300)
+def test_p44_a_service_that_is_told_to_end_hands_its_tables_over(tmp_path: Path) -> None:
+    uri = str(tmp_path / "lake")
+    properties = {"frazil.services.mode": "service", "frazil.services.small-files": "3"}
+    with frazil.connect(uri) as lake:
+        lake.create_namespace("s")
+        table = lake.create_table("s.t", "id bigint", properties=properties)
+        for key in range(4):
+            table.append([{"id": key}])
+        command = [sys.executable, "-m", "frazil", "services", "run", uri, "--interval", "0.05"]
+        with subprocess.Popen(command) as process:
+            while not any(each.is_over for each in table.timeline()):
+                assert process.poll() is None
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(120) == 0
+        assert lake.catalog.leases is not None
+        assert lake.catalog.leases.held(table.uuid) == []
+        assert [str(each.state) for each in table.timeline()] == ["completed"]
