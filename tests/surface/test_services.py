@@ -18,11 +18,16 @@ from frazil.model import ActionState, Ident, TimelineEntry
 from frazil.services import after_commit, execution
 from frazil.services.execution import owner_of
 from frazil.services.leases import LEADER, TableLeases
+from frazil.services.registry import service_for
 from frazil.services.timeline import Action, fail_silent
 from frazil.table import writes
 from surface.matrix import files_of, named_files
 
 EVENTS = Ident.parse("s.events")
+_RESOLVER = service_for("resolve deletes", frazil.Table)
+assert _RESOLVER is not None
+RESOLVER = _RESOLVER.name
+"""The service that resolves equality deletes in this version."""
 SERVICE = {"frazil.services.mode": "service", "frazil.services.small-files": "3"}
 
 
@@ -127,6 +132,24 @@ def test_p44_a_table_has_one_leader_and_the_next_one_takes_over_at_once(lake: fr
     assert [each.service for each in other.run(once=True)] == ["compact"]
 
 
+def test_a_service_that_was_called_by_hand_is_in_the_timeline(lake: frazil.Lake) -> None:
+    table = events(lake)
+    table.compact(dry_run=True)
+    assert table.timeline() == []
+    done = table.compact()
+    table.expire_snapshots(retain_last=1)
+    table.set_properties({"frazil.arrow.max-bytes": "1"})
+    for _ in range(2):
+        table.append([{"id": 9, "v": 0}])
+    with pytest.raises(frazil.Unsupported):
+        table.compact()
+    failed, expired, compacted = table.timeline()
+    assert (compacted.service, compacted.state) == ("compact", ActionState.COMPLETED)
+    assert (compacted.outcome["commit_ids"], compacted.outcome["files_removed"]) == ([done.commit_id], 3)
+    assert (expired.service, expired.state) == ("expire snapshots", ActionState.COMPLETED)
+    assert (failed.state, failed.outcome) == (ActionState.FAILED, {"error": "Unsupported"})
+
+
 # After a crash
 
 
@@ -145,7 +168,7 @@ def test_p44_what_a_dead_process_left_is_ended_by_the_next_run(lake: frazil.Lake
     at_work.advanced(1, 4, {"staged": ["s3://b/t/data/p=7/staged-1"]})
     landed = crashed(lake, table, "landed")
     landed.start()
-    table.compact(commit_id="landed")
+    table.append([{"id": 3, "v": 0}], commit_id="landed")
     alive = crashed(lake, table, "alive")
     alive.start()
     metadata = lake.catalog.load(EVENTS).metadata
@@ -285,7 +308,7 @@ def test_a_keyed_table_that_only_gets_upserts_resolves_its_deletes_by_itself(lak
         table.upsert([{"id": key, "v": n} for key in (1, 2)])
         assert equality_deletes(table) <= 6, "readers without equality deletes are never further behind"
     assert {row["id"]: row["v"] for row in table.scan().to_arrow().to_pylist()} == {1: 29, 2: 29}
-    assert set(states(table)) == {("compact", "completed")}
+    assert set(states(table)) == {(RESOLVER, "completed")}
     assert len(table.timeline()) >= 4
 
 
@@ -301,7 +324,7 @@ def test_p44_a_service_that_fails_does_not_fail_the_writers_call(lake: frazil.La
     table.set_properties({"frazil.arrow.max-bytes": "1"})
     done = [table.upsert([{"id": 1, "v": n}]) for n in range(4)]
     assert all(each.changed for each in done)
-    assert states(table) == [("compact", "failed")], "once, not with every commit"
+    assert states(table) == [(RESOLVER, "failed")], "once, not with every commit"
     assert table.scan(where="id = 1").to_arrow().to_pylist() == [{"id": 1, "v": 3}]
 
 
@@ -329,7 +352,7 @@ def test_async_services_run_beside_the_writer(lake: frazil.Lake) -> None:
     for each in threading.enumerate():
         if each.name == "frazil-services":
             each.join(60)
-    assert states(table)[-1] == ("compact", "completed")
+    assert states(table)[-1] == (RESOLVER, "completed")
     after_commit.close(lake)
     assert {each.name for each in threading.enumerate()}.isdisjoint({"frazil-services", "frazil-service-beat"})
     assert {row["id"]: row["v"] for row in table.scan().to_arrow().to_pylist()} == {1: 5, 2: 5}
@@ -339,8 +362,9 @@ def test_a_transaction_and_a_service_itself_start_no_service(lake: frazil.Lake) 
     table = upserted(lake, 5, equality_delete_files="5")
     with lake.transaction() as tx:
         tx.table("s.events").upsert([{"id": 1, "v": 9}])
-    table.compact()
     assert table.timeline() == []
+    table.compact()
+    assert [each.plan for each in table.timeline()] == [{"reason": "it was called"}]
 
 
 # Advice

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -131,8 +132,12 @@ def _run(
         if excess is not None:
             raise excess
         action.start()
-        with signs_of_life(action, leases):
-            result = service.run(table, commit_id, action, leases.claim)
+        token = _in_action.set(True)
+        try:
+            with signs_of_life(action, leases):
+                result = service.run(table, commit_id, action, leases.claim)
+        finally:
+            _in_action.reset(token)
     except Exception as error:  # noqa: BLE001 - whatever it is: the other services and tables go on
         action.fail(error)
         observe.log.warning("%s of %s failed: %s", service.name, name, error)
@@ -160,6 +165,34 @@ def _excess(service: Service, health: TableHealth, limits: Limits) -> TooLarge |
         evidence=f"{policy.INLINE_BYTES} is {limits.most_bytes}",
         advice="Set frazil.services.mode to service, and let frazil services run do it",
     )
+
+
+_in_action: ContextVar[bool] = ContextVar("in_action", default=False)
+
+
+@contextmanager
+def recorded(lake: ServedLake, ident: Ident, verb: str) -> Iterator[Action | None]:
+    """A service that was called by hand, in the timeline; None: it is part of an action that is there already.
+
+    The caller completes it. An error fails it.
+    """
+    timeline = lake.catalog.timeline
+    if verb not in policy.VERBS or timeline is None or _in_action.get():
+        yield None
+        return
+    uuid = lake.catalog.load(ident).metadata.uuid
+    action = Action(timeline, uuid, verb, owner_of(lake), lake.runtime.new_hex())
+    action.request({"reason": "it was called"})
+    action.advanced(0, 0, {})
+    token = _in_action.set(True)
+    try:
+        with signs_of_life(action, TableLeases(None, uuid, "")):
+            yield action
+    except BaseException as error:
+        action.fail(error)
+        raise
+    finally:
+        _in_action.reset(token)
 
 
 @contextmanager

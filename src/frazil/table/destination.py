@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
@@ -16,6 +16,8 @@ from frazil.errors import InvalidInput
 from frazil.format.metadata import MAIN, TableMetadata
 from frazil.model import Commit, Ident
 from frazil.services.after_commit import after_commit
+from frazil.services.execution import recorded
+from frazil.services.registry import outcome_of
 from frazil.table.call import Statement
 from frazil.table.options import WriteOptions, checked_commit_id
 from frazil.table.source import CurrentTable, Source
@@ -63,6 +65,17 @@ class Destination(Protocol):
         ``reads``: the rows that the change depends on, as writes that change nothing and are only checked.
         """
         ...
+
+
+def recorded_service(destination: Destination, verb: str, run: Callable[[], Commit]) -> Commit:
+    """Run a service that was called by hand, and keep it in the timeline if it commits by itself."""
+    if not isinstance(destination, CommitNow):
+        return run()
+    with recorded(destination.lake, destination.ident, verb) as action:
+        done = run()
+        if action is not None:
+            action.complete(outcome_of(done))
+    return done
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import replace
+from functools import partial
 
 import pyarrow as pa
 
@@ -28,7 +29,7 @@ from frazil.model import Commit, Isolation
 from frazil.stage.rows import opened
 from frazil.table.begin import begin
 from frazil.table.call import Build, Call, Statement
-from frazil.table.destination import Destination
+from frazil.table.destination import Destination, recorded_service
 from frazil.table.options import MODES, UPSERT_MODES, Mode, UpsertMode, WriteOptions, chosen_mode
 
 Params = Mapping[str, object]
@@ -304,10 +305,12 @@ def compact(
     condition = None if where is None else _condition(where, call, case_sensitive=False)
     if call.found is not None:
         return call.found
-    return _run(
-        destination,
-        Statement(call, lambda view, settings: call.engine.compact(view, settings, condition, claim), is_whole=True),
+    statement = Statement(
+        call, lambda view, settings: call.engine.compact(view, settings, condition, claim), is_whole=True
     )
+    if call.dry_run:
+        return _run(destination, statement)
+    return recorded_service(destination, "compact", partial(_run, destination, statement))
 
 
 def cherry_pick(destination: Destination, snapshot: int, options: WriteOptions) -> Commit:
