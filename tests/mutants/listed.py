@@ -926,10 +926,10 @@ MUTANTS = (
     Mutant(
         "a service's error fails the writer's call",
         "P44",
-        "frazil.services.execution:_run",
-        "        return Done(name, service.name, why.reason, error)\n    except BaseException",
+        "frazil.services.after_commit:_run_quietly",
+        "        done = None\n    except BaseException",
         "        raise\n    except BaseException",
-        tests="test_p44_a_service_that_fails",
+        tests="test_p44_a_catalog_that_refuses",
         unseen="no table of a simulation has a policy",
     ),
 )

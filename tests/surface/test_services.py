@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -325,6 +325,21 @@ def test_p44_a_service_that_fails_does_not_fail_the_writers_call(lake: frazil.La
     done = [table.upsert([{"id": 1, "v": n}]) for n in range(4)]
     assert all(each.changed for each in done)
     assert states(table) == [(RESOLVER, "failed")], "once, not with every commit"
+    assert table.scan(where="id = 1").to_arrow().to_pylist() == [{"id": 1, "v": 3}]
+
+
+class RefusingTimeline:
+    """A timeline whose database does not answer."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise frazil.CatalogUnavailable(f"no answer to {name}")
+
+
+def test_p44_a_catalog_that_refuses_services_does_not_fail_the_writers_call(lake: frazil.Lake) -> None:
+    table = upserted(lake, 4, equality_delete_files="5")
+    lake.catalog.timeline = RefusingTimeline()  # type: ignore[misc]
+    done = [table.upsert([{"id": 1, "v": n}]) for n in range(4)]
+    assert all(each.changed for each in done)
     assert table.scan(where="id = 1").to_arrow().to_pylist() == [{"id": 1, "v": 3}]
 
 
