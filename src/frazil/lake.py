@@ -42,8 +42,10 @@ from frazil.past import lake_history
 from frazil.repeat import Transactional, decorated
 from frazil.repeat import run as run_function
 from frazil.runtime import SYSTEM, Runtime
+from frazil.services.after_commit import close as stop_services
 from frazil.services.context import ServiceContext
 from frazil.services.purge import purge as purge_table
+from frazil.services.runner import Services
 from frazil.services.staging import StagingWatch
 from frazil.sql.begun import Begun
 from frazil.stage.rows import incoming_schema, opened
@@ -448,6 +450,16 @@ class Lake:
 
         return attach(self, spark)
 
+    # Services
+
+    def services(self, tables: Sequence[str] | None = None, interval_s: float = 60) -> Services:
+        """The table services of this lake: ``.run()`` runs what is due on each table, every ``interval_s`` seconds.
+
+        ``tables``: their names; None: all whose property ``frazil.services.mode`` is ``service``. Any number of
+        processes may run them: each table has one leader at a time. docs/services.md has it all.
+        """
+        return Services(self, tables, interval_s)
+
     def commit_context(self, ident: Ident, on_phase: OnPhase | None = None) -> CommitContext:
         """The context of commits to a table."""
         ignore: OnPhase = lambda _phase, _attempt: None  # noqa: E731
@@ -468,6 +480,7 @@ class Lake:
     def close(self) -> None:
         """Close the lake's connections. A closed lake cannot be used again. What SQL has begun is rolled back."""
         self._begun.close()
+        stop_services(self)
         peer = self._peers.pop(os.getpid(), None)
         if peer is not None and not hasattr(self.catalog, "pyiceberg"):
             peer.close()

@@ -439,3 +439,75 @@ class LakeCommit:
     """The kind of the statement; of several tables "transaction"."""
     app: str | None = None
     host: str | None = None
+
+
+class ActionState(enum.StrEnum):
+    """The state of a service action. COMPLETED and FAILED are final (rule P44)."""
+
+    REQUESTED = "requested"
+    INFLIGHT = "inflight"
+    COMPLETED = "completed"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineEntry:
+    """One action of a table service, as the catalog's timeline has it. Times are by the catalog's clock, in ms."""
+
+    action_id: str
+    table_uuid: str
+    service: str
+    """The verb: compact, cluster, resolve deletes, expire snapshots, …"""
+    state: ActionState = ActionState.REQUESTED
+    owner: str = ""
+    """A random token of the process that runs it: only its owner changes an action."""
+    app: str = ""
+    host: str = ""
+    pid: int = 0
+    plan: Mapping[str, Any] = field(default_factory=dict)
+    """What it is going to do, without values of the table's rows."""
+    done: int = 0
+    total: int = 0
+    detail: Mapping[str, Any] = field(default_factory=dict)
+    """What its last sign of progress said."""
+    outcome: Mapping[str, Any] = field(default_factory=dict)
+    """What it did, or why it failed, and what it left behind."""
+    requested_ms: int = 0
+    started_ms: int | None = None
+    heartbeat_ms: int = 0
+    """The owner's last sign of life."""
+    completed_ms: int | None = None
+
+    @property
+    def is_over(self) -> bool:
+        return self.state in (ActionState.COMPLETED, ActionState.FAILED)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {
+            "action_id": self.action_id,
+            "service": self.service,
+            "state": str(self.state),
+            "app": self.app,
+            "host": self.host,
+            "pid": self.pid,
+            "done": self.done,
+            "total": self.total,
+            "plan": dict(self.plan),
+            "detail": dict(self.detail),
+            "outcome": dict(self.outcome),
+            "requested_ms": self.requested_ms,
+            "started_ms": self.started_ms,
+            "heartbeat_ms": self.heartbeat_ms,
+            "completed_ms": self.completed_ms,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A part of a table that one service has taken for a time. A hint: no commit depends on it (rule P44)."""
+
+    scope: str
+    owner: str
+    left_ms: int
+    """How long it still lasts, by the catalog's clock."""

@@ -47,3 +47,17 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Databas
     )
     yield found
     found.close()
+
+
+@pytest.fixture
+def sqlite_db(tmp_path: Path) -> Iterator[Database]:
+    found = sqlite_database(tmp_path / "catalog.db")
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def postgres_db(postgres_uri: str) -> Iterator[Database]:
+    found = postgres_database(postgres_uri)
+    yield found
+    found.close()

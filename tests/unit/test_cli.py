@@ -793,3 +793,48 @@ def test_a_catalog_without_a_log_says_so(run: Run, lake: Path) -> None:
     answer = run("conflicts", "shop.events", "--uri", lake)
     assert answer.code == 2
     assert "keeps no log of conflicts" in answer.err
+
+
+# Services
+
+
+@pytest.fixture
+def served(lake: Path) -> Path:
+    """A lake with a table whose small files are due."""
+    with frazil.connect(str(lake)) as opened:
+        table = opened.table("shop.events")
+        for key in range(3):
+            table.append([{"id": 1, "name": f"again {key}"}])
+        table.set_properties({"frazil.services.mode": "service", "frazil.services.small-files": "4"})
+    return lake
+
+
+def test_services_run_once_and_the_timeline_says_so(run: Run, served: Path) -> None:
+    assert "No service has run" in run("timeline", "shop.events", "--uri", served).out
+    (done,) = run("services", "run", served, "--once", "--output", "json").json
+    assert (done["table"], done["service"], done["state"]) == ("shop.events", "compact", "completed")
+    assert run("services", "run", served, "--once").out == "0 services ran.\n"
+    (entry,) = run("timeline", "shop.events", "--uri", served, "--output", "json").json
+    assert (entry["service"], entry["state"], entry["outcome"]["files_removed"]) == ("compact", "completed", 4)
+    assert entry["requested"] <= entry["started"] <= entry["completed"]
+    shown = run("timeline", "shop.events", "--uri", served).out
+    assert "compact" in shown
+    assert "4 small files" in shown
+
+
+def test_services_that_failed_are_an_exit_code(run: Run, served: Path) -> None:
+    with frazil.connect(str(served)) as opened:
+        opened.table("shop.events").set_properties({"frazil.arrow.max-bytes": "1"})
+    answer = run("services", "run", "--uri", served, "--once", "--table", "shop.events")
+    assert answer.code == 1
+    assert "failed: compact() would read" in answer.out
+
+
+def test_advise_prints_the_health_and_what_is_due(run: Run, served: Path) -> None:
+    found = run("advise", "shop.events", "--uri", served, "--output", "json").json
+    assert (found["mode"], found["health"]["small_files"]) == ("service", 4)
+    assert [each["service"] for each in found["savings"] if each["is_due"]] == ["compact"]
+    shown = run("advise", "shop.events", "--uri", served).out
+    assert "3 files fewer" in shown
+    missing = [each for each in found["savings"] if not each["is_available"]]
+    assert ("not in this version" in shown) is bool(missing)

@@ -105,4 +105,4 @@ def test_glossary_entries_name_modules_that_exist() -> None:
 def test_the_glossary_defines_each_term_once_in_two_screens() -> None:
     terms = [term for term, _ in _ENTRY.findall(GLOSSARY.read_text())]
     assert sorted(set(terms)) == sorted(terms)
-    assert len(GLOSSARY.read_text().splitlines()) <= 60
+    assert len(GLOSSARY.read_text().splitlines()) <= 70

@@ -25,6 +25,8 @@ from frazil.catalog._sql_attempts import ATTEMPTS, SqlAttempts
 from frazil.catalog._sql_attempts import CREATE as CREATE_ATTEMPTS
 from frazil.catalog._sql_deletions import CREATE as CREATE_DELETIONS
 from frazil.catalog._sql_deletions import DELETIONS, STAGED, SqlDeletions, SqlStagedPrefixes
+from frazil.catalog._sql_leases import CREATE as CREATE_LEASES
+from frazil.catalog._sql_leases import LEASES, SqlLeases
 from frazil.catalog._sql_order import CREATE as CREATE_ORDER
 from frazil.catalog._sql_order import INDEXES as ORDER_INDEXES
 from frazil.catalog._sql_order import ORDER, OrderRefused, SqlOrder
@@ -40,6 +42,8 @@ from frazil.catalog._sql_records import (
 )
 from frazil.catalog._sql_records import CREATE as CREATE_RECORDS
 from frazil.catalog._sql_scrub import SqlScrubber
+from frazil.catalog._sql_timeline import CREATE as CREATE_TIMELINE
+from frazil.catalog._sql_timeline import TIMELINE, SqlTimeline
 from frazil.catalog.base import (
     CommitOrder,
     CommitQueue,
@@ -85,8 +89,10 @@ _CREATE = {
     ATTEMPTS: CREATE_ATTEMPTS,
     ORDER: CREATE_ORDER,
     **CREATE_DELETIONS,
+    TIMELINE: CREATE_TIMELINE,
+    LEASES: CREATE_LEASES,
 }
-_OPTIONAL = {CHANGES, QUEUE, DROPPED, PINS, ATTEMPTS, ORDER, DELETIONS, STAGED}
+_OPTIONAL = {CHANGES, QUEUE, DROPPED, PINS, ATTEMPTS, ORDER, DELETIONS, STAGED, TIMELINE, LEASES}
 """Tables that a catalog works without."""
 _SCRUBBED = {CHANGES: "1 = 1", ATTEMPTS: "1 = 1", QUEUE: "state <> 0"}
 """Tables that may hold values of rows, and which rows of them nothing needs (rule P10)."""
@@ -121,6 +127,9 @@ class SqlStore:
             if read_only
             else SqlScrubber(database, {each: which for each, which in _SCRUBBED.items() if found[each]})
         )
+        has_timeline = bool(found[TIMELINE]) and (read_only or engine.may_change(TIMELINE))
+        self.timeline = SqlTimeline(database) if has_timeline else None
+        self.leases = SqlLeases(database) if may_use(LEASES) else None
         self.name = name if name is not None else _adopted_name(engine, shown)
         self.locks = _SqlLocks(engine, self.name)
         orders = bool(found[ORDER]) and not read_only and engine.may_change(ORDER)

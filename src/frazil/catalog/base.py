@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from frazil.format.metadata import TableMetadata
 from frazil.format.storage import Storage
-from frazil.model import Ident
+from frazil.model import ActionState, Ident, Lease, TimelineEntry
 
 # What a swap answers
 
@@ -189,6 +189,20 @@ class OrderCut:
             else:
                 found[move.ident] = move.previous
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class ActionChange:
+    """What is known of a service action after a sign of life of its owner. None: as it was."""
+
+    state: ActionState
+    plan: Mapping[str, Any] | None = None
+    done: int | None = None
+    total: int | None = None
+    detail: Mapping[str, Any] | None = None
+    outcome: Mapping[str, Any] | None = None
+    heartbeat_ms: int | None = None
+    """The change is made only if this is still the owner's last sign of life."""
 
 
 # The queue's values
@@ -537,6 +551,38 @@ class CommitOrder(Protocol):
         """The newest commits, the oldest of them first. None: all that are kept."""
 
 
+class Timeline(Protocol):
+    """What the services of a table do and did. Trimmed by age and by number; no commit depends on it (rule P44)."""
+
+    def request(self, action: TimelineEntry) -> None:
+        """Add an action in the state REQUESTED, at the catalog's time. Raises CatalogUnavailable and others."""
+
+    def advance(self, action_id: str, owner: str, change: ActionChange) -> bool:
+        """Change an action that is not over, as its owner. False: it is over, or another owner's, or gone."""
+
+    def silent(self, table_uuid: str, silent_ms: int) -> list[TimelineEntry]:
+        """The actions that are not over and whose owners gave no sign of life for so long."""
+
+    def find(self, table_uuid: str, most: int) -> list[TimelineEntry]:
+        """The newest actions of a table, the newest first; ``most`` -1: all. Raises CatalogUnavailable and others."""
+
+
+class Leases(Protocol):
+    """Parts of a table that services have taken for a time. Hints that split the work (rule P44)."""
+
+    def acquire(self, table_uuid: str, scope: str, owner: str, lives_ms: int) -> bool:
+        """Take a scope, or extend what this owner has. False: another owner has it, and it has not expired."""
+
+    def extend(self, table_uuid: str, owner: str, lives_ms: int) -> int:
+        """Extend all unexpired leases of an owner on a table. Returns how many there are."""
+
+    def release(self, table_uuid: str, owner: str, scope: str | None = None) -> None:
+        """Give a lease back, or all that the owner has on the table."""
+
+    def held(self, table_uuid: str) -> list[Lease]:
+        """The leases that have not expired."""
+
+
 Release = Callable[[], None]
 
 
@@ -586,6 +632,14 @@ class Catalog(Protocol):
     @property
     def scrubber(self) -> Scrubber | None:
         """None: what the catalog's server keeps is unknown."""
+
+    @property
+    def timeline(self) -> Timeline | None:
+        """None: the actions of services are not kept."""
+
+    @property
+    def leases(self) -> Leases | None:
+        """None: services do not see each other before they commit."""
 
     @property
     def locks(self) -> CommitLocks | None:

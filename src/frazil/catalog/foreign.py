@@ -113,7 +113,7 @@ def open_foreign(
 class ForeignCatalog:
     """A PyIceberg catalog behind the protocol. Thread-safe; after a fork it opens connections of its own."""
 
-    changes = pins = attempts = deletions = staged = scrubber = None
+    changes = pins = attempts = deletions = staged = scrubber = timeline = leases = None
 
     def __init__(
         self,

@@ -11,6 +11,7 @@ from frazil.catalog._memory_access import Access
 from frazil.catalog._memory_order import MemoryOrder
 from frazil.catalog._memory_queue import MemoryQueue
 from frazil.catalog._memory_services import MemoryDeletions, MemoryScrubber, MemoryStagedPrefixes
+from frazil.catalog._memory_timeline import MemoryLeases, MemoryTimeline
 from frazil.catalog._refusals import (
     namespace_exists,
     namespace_not_empty,
@@ -155,6 +156,8 @@ class MemoryStore:
         self.deletions = MemoryDeletions(self._access, runtime, self.changes.forget_lists)
         self.staged: MemoryStagedPrefixes | None = MemoryStagedPrefixes(self._access, runtime)
         self.scrubber = MemoryScrubber(self._access, (self.changes.forget, self.attempts.forget))
+        self.timeline = MemoryTimeline(self._access, runtime)
+        self.leases: MemoryLeases | None = MemoryLeases(self._access, runtime)
         self.locks = ThreadLocks()
         self.order = MemoryOrder(self._access.reading, lambda: self._locations, runtime)
         self._namespaces: dict[Namespace, dict[str, str]] = {}
@@ -163,12 +166,13 @@ class MemoryStore:
     def read_only_view(self) -> MemoryStore:
         """The same tables behind a handle that refuses to change them."""
         view, access = copy.copy(self), self._access.read_only()
-        view._access, view.queue = access, None
+        view._access, view.queue, view.leases = access, None, None
         view.commits, view.changes, view.pins = copy.copy(self.commits), copy.copy(self.changes), copy.copy(self.pins)
-        view.attempts = copy.copy(self.attempts)
+        view.attempts, view.timeline = copy.copy(self.attempts), copy.copy(self.timeline)
         view.deletions, view.staged = copy.copy(self.deletions), None
         view.deletions.access = access
         view.commits.access = view.changes.access = view.pins.access = view.attempts.access = access
+        view.timeline.access = access
         return view
 
     def read(self, ident: Ident) -> Pointer:

@@ -20,11 +20,13 @@ from frazil.catalog.base import (
     DeletionLog,
     Guard,
     Head,
+    Leases,
     Outcome,
     Prepared,
     Proposal,
     QueueUpdate,
     StagedPrefixes,
+    Timeline,
 )
 from frazil.catalog.order import about
 from frazil.catalog.store import LakeStore, PointerSwap, Swap
@@ -56,6 +58,8 @@ class PointerCatalog:
         self.deletions: DeletionLog | None = store.deletions
         self.staged: StagedPrefixes | None = store.staged
         self.scrubber = store.scrubber
+        self.timeline: Timeline | None = store.timeline
+        self.leases: Leases | None = store.leases
         self.locks: CommitLocks | None = store.locks
         self.order: CommitOrder | None = store.order
         self._storage = storage

@@ -21,12 +21,14 @@ from frazil.catalog.base import (
     DeletionLog,
     DroppedManifestLists,
     Guard,
+    Leases,
     Outcome,
     QueueUpdate,
     Scrubber,
     SnapshotPins,
     StagedPrefixes,
     Stale,
+    Timeline,
 )
 from frazil.model import Ident
 
@@ -145,6 +147,12 @@ class PointerStore(Protocol):
 
     @property
     def scrubber(self) -> Scrubber | None: ...
+
+    @property
+    def timeline(self) -> Timeline | None: ...
+
+    @property
+    def leases(self) -> Leases | None: ...
 
     @property
     def locks(self) -> CommitLocks | None: ...

@@ -34,6 +34,8 @@ app = typer.Typer(
 )
 lab = typer.Typer(help="Experiments with retry policies.", no_args_is_help=True)
 app.add_typer(lab, name="lab")
+services = typer.Typer(help="Services that keep tables healthy beside their writers.", no_args_is_help=True)
+app.add_typer(services, name="services")
 
 TableName = Annotated[str, typer.Argument(metavar="TABLE", help="As in shop.events.")]
 
@@ -126,6 +128,56 @@ def conflicts(
         out.print_json(found)
     else:
         _conflicts.print_conflicts(found)
+
+
+@app.command()
+@verb
+def timeline(
+    target: Target,
+    table: TableName,
+    limit: Annotated[int, typer.Option("-n", "--limit", min=0, help="Only the newest N; 0 for all.")] = 20,
+) -> None:
+    """What services did to a table and are doing, of all processes, newest first."""
+    from frazil.cli import _services
+
+    with target.connect(read_only=True) as lake:
+        found = _services.timeline(lake, table, limit)
+    if target.json:
+        out.print_json(found)
+    else:
+        _services.print_timeline(found)
+
+
+@app.command()
+@verb
+def advise(target: Target, table: TableName) -> None:
+    """The health of a table, and what each service would save. Changes nothing."""
+    from frazil.cli import _services
+
+    with target.connect(read_only=True) as lake:
+        found = lake.table(table).advise()
+    if target.json:
+        out.print_json(found.to_dict())
+    else:
+        _services.print_advice(found)
+
+
+@services.command("run")
+@verb
+def run_services(
+    target: Target,
+    place: Annotated[str | None, typer.Argument(metavar="URI", help="The lake; otherwise --uri or FRAZIL_URI.")] = None,
+    table: Annotated[
+        list[str] | None,
+        typer.Option("--table", help="Only this table, whatever its mode; repeatable. Else those of mode service."),
+    ] = None,
+    interval: Annotated[float, typer.Option("--interval", min=0.01, help="Seconds between two rounds.")] = 60.0,
+    once: Annotated[bool, typer.Option("--once", help="One round, then exit.")] = False,
+) -> int:
+    """Run the services that are due on many tables. SIGTERM ends it after what it is committing."""
+    from frazil.cli._services import run
+
+    return run(target, place, _names(table), interval, once=once)
 
 
 @app.command()

@@ -25,6 +25,8 @@ class Phase(enum.StrEnum):
     """The statement was evaluated again."""
     QUEUED = "queued"
     """The commit is in the queue."""
+    YIELDING = "yielding"
+    """The commit of a service lets other writers go first."""
 
 
 OnPhase = Callable[[Phase, int], None]

@@ -3,6 +3,7 @@
 no other writer seen ──▶ attempt at once
 other writers seen ────▶ queue the commit ─▶ committed by a leader
 └▶ lead: gather, attempt for all, notify the next
+a service ─────────────▶ wait until no writer waits, for so long ─▶ lead
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
-from frazil.catalog.base import QueueState, QueueStatus
+from frazil.catalog.base import QueueState, QueueStatus, Release
 from frazil.catalog.commit_lock import commit_lock
 from frazil.commit.attempt import Attempt, AttemptResult, Conflicting, Lost, NotAlone
 from frazil.commit.checking import refused_at
-from frazil.commit.context import CommitContext
+from frazil.commit.context import CommitContext, Phase
 from frazil.commit.delegation import delegable
 from frazil.commit.progress import Progress, SwapState
 from frazil.commit.queued_writer import QueuedWriter
@@ -32,6 +33,9 @@ LOCK_PATIENCE_S = 10.0
 _SHORT_S = 0.2
 """A redo that took longer is followed by another one before the commit lock is taken, while each takes at most half as
 long as the one before."""
+YIELD_S = 5.0
+"""How long the commit of a service waits, at most, for a moment in which no writer waits. For each attempt."""
+_MOST_LOST_YIELDING = 2
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -101,16 +105,31 @@ class Coordination:
             queued.saw_others(now)
         if queued.must_lead:
             self._read_ahead()
-        release = queued.lock_or_status(check_time)
+        after_others = self._lock_after_others(queued, check_time)
+        release = after_others or queued.lock_or_status(check_time)
         if isinstance(release, QueueStatus):
             return self._decided(release)
         try:
-            queued.gather()
+            if after_others is None:
+                queued.gather()
             return self._attempt_or_redo(leads=True, has_lock=True)
         finally:
             release()
             with contextlib.suppress(FrazilError):
                 queued.notify_next()
+
+    def _lock_after_others(self, queued: QueuedWriter, check_time: Callable[[], None]) -> Release | None:
+        """The commit lock of a service, once no writer waits for it (rule P44); None: it queues like any writer.
+
+        That is so for every other commit; and for this one when writers came without a pause for so long, or when
+        writers that do not queue were faster too often: then only a place in the queue makes them wait for it.
+        """
+        if not self._table.is_of_service or self._progress.lost > _MOST_LOST_YIELDING:
+            return None
+        total_s = self._unit.retry.total_s
+        left = YIELD_S if total_s is None else max(0.0, total_s - self._progress.elapsed) / 2
+        self._progress.reached(Phase.YIELDING)
+        return queued.lock_after_others(min(left, YIELD_S), check_time)
 
     def _attempt(self, *, leads: bool = False) -> Attempt:
         return Attempt(self._context, self._unit, self._table, self._progress, self._queued, leads)

@@ -203,6 +203,33 @@ class QueuedWriter:
         self._queue.notifier.notify([(first.ticket.notify_address, first.ticket.key)])
         return True
 
+    def lock_after_others(self, seconds: float, until: Callable[[], None]) -> Release | None:
+        """The commit lock at a moment in which no other writer waits for it; None: there was none for so long.
+
+        Without a place in the queue, so that no writer yields to this one.
+        """
+        end = self._runtime.monotonic() + seconds
+        while self._runtime.monotonic() < end:
+            release = None if self._queue.first(self.place) else try_lock(self._catalog, self._ident)
+            if release is not None and not self._is_awaited(release):
+                return release
+            until()
+            self._runtime.sleep(_SHORT_SLEEP_S * (0.5 + self._runtime.random()))
+        return None
+
+    def _is_awaited(self, release: Release) -> bool:
+        """Give the lock back if a writer has come to wait for it."""
+        try:
+            first = self._queue.first(self.place)
+        except BaseException:
+            release()
+            raise
+        if first is None:
+            return False
+        release()
+        self._queue.notifier.notify([(first.ticket.notify_address, first.ticket.key)])
+        return True
+
     def pause(self, seconds: float) -> bool:
         """So long, or until this writer is notified (True)."""
         if self.ticket is None:

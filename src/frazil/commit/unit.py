@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from frazil.commit.inspection import FullInspector
-from frazil.commit.intents import MoveRef, NewRef, UpgradeFormat
+from frazil.commit.intents import ExpireSnapshots, MoveRef, NewRef, UpgradeFormat
 from frazil.commit.manifests import OperationManifests
-from frazil.commit.operations import Bundle, Identity, MetadataChange, Operation, Write
+from frazil.commit.operations import Bundle, Identity, Kind, MetadataChange, Operation, Write
 from frazil.commit.retry import Retry
 from frazil.format.metadata import MAIN, TableMetadata
 from frazil.format.storage import Storage
@@ -106,6 +106,11 @@ class TableUnit:
         first = self.operations[0] if self.operations else None
         return isinstance(first, MetadataChange) and isinstance(first.intent, UpgradeFormat)
 
+    @property
+    def is_of_service(self) -> bool:
+        """It changes how rows are stored or which snapshots are kept, so it lets all writers go first (rule P44)."""
+        return bool(self.operations) and all(_is_of_service(each) for each in self.operations)
+
     def has_landed_in(self, head: TableMetadata) -> bool:
         return any(head.has_snapshot(each) for each in self.snapshot_ids)
 
@@ -190,6 +195,13 @@ def name_of(operations: Sequence[Operation]) -> str:
     changes = [each.name for each in operations if isinstance(each, MetadataChange)]
     named = writes or changes
     return operations[0].name if len(operations) == 1 else named[0] if len(named) == 1 else "transaction"
+
+
+def _is_of_service(operation: Operation) -> bool:
+    if isinstance(operation, Write):
+        # A merge of manifests is committed by the leader of a group, with what waits.
+        return operation.kind is Kind.REWRITE and not operation.merges
+    return isinstance(operation.intent, ExpireSnapshots)
 
 
 def _added_by(operations: Sequence[Operation]) -> frozenset[str]:

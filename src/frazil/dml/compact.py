@@ -5,7 +5,7 @@ Delete files that no longer apply to any file are removed, so that readers witho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from frazil.commit.operations import Kind, RowCounts, Write
@@ -26,6 +26,10 @@ _SMALL = 0.75
 """A file below this share of the target size is small, as in Iceberg's own rewrite."""
 
 
+Claim = Callable[[Sequence[str]], bool]
+"""Takes a group of files by their paths; False: another service has taken it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Packing:
     """How files are put together."""
@@ -44,14 +48,16 @@ def packing(view: View, settings: Settings) -> Packing:
     return Packing(target, _whole(settings.options.get(MIN_FILES), MIN_FILES, 2), options)
 
 
-def compact(view: View, settings: Settings, where: Filter | None = None) -> Write:
+def compact(view: View, settings: Settings, where: Filter | None = None, claim: Claim = lambda _paths: True) -> Write:
     """Rewrite small files and files with deleted rows, partition by partition. ``where`` selects files, not rows.
 
-    Delete files that no longer apply to any file are removed, also outside ``where``.
+    Delete files that no longer apply to any file are removed, also outside ``where``. ``claim`` is asked for each group
+    of files: False leaves it to another service.
     """
     how = packing(view, settings)
     with WriteBuilder(view, replace(settings, options=how.for_files)) as builder:
-        for group in groups_of(chosen_files(view, where), how, lambda task: _has_deletes(task, builder.read_context)):
+        found = groups_of(chosen_files(view, where), how, lambda task: _has_deletes(task, builder.read_context))
+        for group in claimed(found, claim):
             view.check_size(group, "compact")
             for task in group:
                 builder.remove(task)
@@ -84,6 +90,11 @@ def groups_of(tasks: list[FileTask], how: Packing, has_deletes: Callable[[FileTa
         for group in _packed(found, how.target):
             if len(group) >= how.least or any(has_deletes(task) for task in group):
                 yield group
+
+
+def claimed(groups: Iterable[list[FileTask]], claim: Claim) -> Iterator[list[FileTask]]:
+    """The groups that no other service works on."""
+    return (group for group in groups if claim([task.file.file_path for task in group]))
 
 
 def _packed(tasks: list[FileTask], target: int) -> Iterator[list[FileTask]]:

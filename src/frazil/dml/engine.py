@@ -11,7 +11,7 @@ from pyiceberg.schema import Schema
 
 from frazil.commit.operations import Write
 from frazil.dml.append import append
-from frazil.dml.compact import compact
+from frazil.dml.compact import Claim, compact
 from frazil.dml.delete import delete
 from frazil.dml.matching import GivenRows, Matching, delete_keys, upsert_matching
 from frazil.dml.merge import Merge, Source
@@ -56,7 +56,7 @@ class Engine(Protocol):
 
     def explain_merge(self, view: View, rows: object, plan: Merge) -> str: ...
 
-    def compact(self, view: View, settings: Settings, where: Filter | None) -> Write: ...
+    def compact(self, view: View, settings: Settings, where: Filter | None, claim: Claim) -> Write: ...
 
     def row_schema(self, rows: object, schema: Schema | None) -> pa.Schema:
         """The columns that rows have. ``schema``: the table's, for rows without types of their own."""
@@ -111,8 +111,8 @@ class ArrowEngine:
     def explain_merge(self, view: View, rows: object, plan: Merge) -> str:
         return explain(view, rows, plan)
 
-    def compact(self, view: View, settings: Settings, where: Filter | None) -> Write:
-        return compact(view, settings, where)
+    def compact(self, view: View, settings: Settings, where: Filter | None, claim: Claim) -> Write:
+        return compact(view, settings, where, claim)
 
     def row_schema(self, rows: object, schema: Schema | None) -> pa.Schema:
         return incoming_schema(rows, schema)

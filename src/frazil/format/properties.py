@@ -17,6 +17,10 @@ ORPHANS_FENCE = "frazil.orphans.fence"
 """A new value with each orphan removal: attempts of writers that began before it start again, and check their files."""
 REGISTER_AFTER = "frazil.staging.register-after-ms"
 """A write that stages for longer registers with the catalog, which protects its files; five seconds by default."""
+SERVICES = "frazil.services."
+"""Prefix of what decides about table services: thresholds, and their mode."""
+SERVICES_MODE = "frazil.services.mode"
+MODES = ("inline", "async", "service", "off")
 _AT_LEAST = {
     "commit.retry.num-retries": 0,
     "commit.retry.min-wait-ms": 0,
@@ -53,6 +57,10 @@ def _check_one(key: str, value: str) -> None:
     least = _AT_LEAST.get(key)
     if least is not None and (not value.isdigit() or int(value) < least):
         raise InvalidInput(f"The table property {key} must be a whole number of at least {least}, not {value!r}")
+    if key == SERVICES_MODE and value not in MODES:
+        raise InvalidInput(f"The table property {key} must be one of {', '.join(MODES)}, not {value!r}")
+    if key.startswith(SERVICES) and key != SERVICES_MODE and not value.isdigit():
+        raise InvalidInput(f"The table property {key} must be a whole number, not {value!r}")
     if key in _PLACES and not value.startswith("/") and "://" not in value:
         raise InvalidInput(f"The table property {key} must be an absolute location, not {value!r}")
     if key == RETENTION and value not in ("true", "false"):

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyiceberg.schema import Schema
 
 from frazil.commit.operations import Kind, Read, RowCounts, Write
-from frazil.dml.compact import chosen_files, groups_of, packing
+from frazil.dml.compact import Claim, chosen_files, claimed, groups_of, packing
 from frazil.dml.engine import EngineName
 from frazil.dml.matching import GivenRows, Matching
 from frazil.dml.merge import Merge, Source
@@ -157,13 +157,13 @@ class SparkEngine:
     def explain_merge(self, view: View, rows: object, plan: Merge) -> str:
         return explain(self.spark, view, self._frame(rows, view.schema), plan)
 
-    def compact(self, view: View, settings: Settings, where: Filter | None = None) -> Write:
+    def compact(self, view: View, settings: Settings, where: Filter | None, claim: Claim) -> Write:
         how = packing(view, settings)
         plain = replace(settings, options=how.for_files)
         with SparkWriteBuilder(self.spark, view, plain) as builder:
             tasks = chosen_files(view, where)
             numbers = {id(task): number for number, task in enumerate(tasks)}
-            found = groups_of(tasks, how, lambda task: bool(task.deletes))
+            found = claimed(groups_of(tasks, how, lambda task: bool(task.deletes)), claim)
             groups = [[numbers[id(task)] for task in group] for group in found]
             chosen = [number for group in groups for number in group]
             for number in chosen:

@@ -1,1 +1,1 @@
-"""Table services: what keeps a table small and fast beside its writers. Each has a plan that can be shown first."""
+"""What keeps tables healthy beside their writers: services with plans, when they run, and what they did."""

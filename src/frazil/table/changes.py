@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from frazil.commit import binding
 from frazil.commit.intents import Intent
@@ -21,7 +22,7 @@ from frazil.format.metadata import MAIN, TableMetadata
 from frazil.format.properties import checked_properties
 from frazil.format.times import Moment, milliseconds
 from frazil.model import Commit
-from frazil.table.destination import Destination
+from frazil.table.destination import Destination, recorded_service
 from frazil.table.options import WriteOptions, checked_retry
 from frazil.table.source import Source
 
@@ -53,7 +54,8 @@ class TableChange:
             return found
         change = MetadataChange(base.uuid, self.make(base), name=self.verb.replace("_", " "))
         reads = _without_nulls(destination.source, base, self.becoming_required(base))
-        return destination.change(change, base, identity=identity, retry=options.get("retry"), reads=reads)
+        send = partial(destination.change, change, base, identity=identity, retry=options.get("retry"), reads=reads)
+        return recorded_service(destination, change.name, send)
 
 
 def _without_nulls(source: Source, base: TableMetadata, columns: Sequence[BoundColumn]) -> tuple[Write, ...]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
 from frazil.commit.context import OnPhase
 from frazil.commit.loop import commit
@@ -15,12 +15,17 @@ from frazil.commit.unit import EvaluatedStatement
 from frazil.errors import InvalidInput
 from frazil.format.metadata import MAIN, TableMetadata
 from frazil.model import Commit, Ident
+from frazil.services.after_commit import after_commit
+from frazil.services.execution import recorded
+from frazil.services.registry import outcome_of
 from frazil.table.call import Statement
 from frazil.table.options import WriteOptions, checked_commit_id
 from frazil.table.source import CurrentTable, Source
 
 if TYPE_CHECKING:
     from frazil.lake import Lake
+
+Result = TypeVar("Result")
 
 
 class Destination(Protocol):
@@ -64,6 +69,20 @@ class Destination(Protocol):
         ...
 
 
+def recorded_service(destination: Destination, verb: str, run: Callable[[], Result]) -> Result:
+    """Run a service that was called by hand, and keep it in the timeline if it commits by itself.
+
+    All its commits are one action.
+    """
+    if not isinstance(destination, CommitNow):
+        return run()
+    with recorded(destination.lake, destination.ident, verb) as action:
+        done = run()
+        if action is not None:
+            action.complete(outcome_of(done))
+    return done
+
+
 @dataclass(frozen=True, slots=True)
 class CommitNow:
     """Every call is a commit of its own."""
@@ -100,6 +119,8 @@ class CommitNow:
             operations: list[Operation] = [*(() if write.is_empty else call.before), write]
             redoable = evaluated if evaluated.can_be_redone else None
             done = self._commit(operations, call.identity, call.retry, call.on_phase, redoable)
+        verb = None if call.identity.origin is None else call.identity.origin.verb
+        after_commit(self.lake, self.ident, call.view.metadata, verb)
         return replace(done, elapsed=self.lake.runtime.monotonic() - call.started, engine=call.engine.name)
 
     def change(

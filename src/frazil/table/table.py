@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, cast, overload
 from frazil.commit.retry import Retry
 from frazil.errors import InvalidInput
 from frazil.format.times import Moment
+from frazil.model import TimelineEntry
 from frazil.on_spark.session import chosen as chosen_session
+from frazil.services import advice, timeline
+from frazil.services.advice import Advice
 from frazil.services.erase import ErasureReport
 from frazil.table.erasing import erase_rows
 from frazil.table.handle import TableHandle
@@ -55,6 +58,17 @@ class Table(TableHandle):
         """
         destination = own_commit(self._destination, "erase()")
         return erase_rows(destination, where, params, drop_tags=drop_tags, case_sensitive=case_sensitive)
+
+    # Services
+
+    def timeline(self, limit: int | None = None) -> list[TimelineEntry]:
+        """What services did to this table, and what they are doing: the newest actions first."""
+        return timeline.entries(self._lake.catalog, self._source.ident, -1 if limit is None else limit)
+
+    def advise(self) -> Advice:
+        """The table's health, and what each service would save. Nothing is changed."""
+        lake = self._lake
+        return advice.advise(lake.catalog, lake.storage, self._source.ident, self)
 
     # Streams
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from dataclasses import replace
+from functools import partial
 
 from frazil.commit.retry import Retry
 from frazil.errors import Unsupported
@@ -13,8 +14,9 @@ from frazil.model import Commit, Expiry
 from frazil.services import expiry
 from frazil.services.context import OnDeletion, ServiceContext, ignore_phase
 from frazil.services.orphans import OrphanReport, OrphanRun
+from frazil.services.policy import EXPIRE, ORPHANS
 from frazil.table import changes
-from frazil.table.destination import CommitNow, Destination
+from frazil.table.destination import CommitNow, Destination, recorded_service
 
 
 def service_context(destination: CommitNow, on_phase: OnDeletion | None = None) -> ServiceContext:
@@ -45,7 +47,8 @@ def expire_snapshots(
         expired = Expiry(snapshots=len(found.snapshot_ids), refs=len(found.refs))
         newest = head.metadata.ref_snapshot_id()
         return Commit(newest, head.metadata.last_sequence_number, "", attempts=0, changed=False, expired=expired)
-    return expiry.run(context, lambda: change.run(destination, retry, commit_id), delete_files=delete_files)
+    send = partial(change.run, destination, retry, commit_id)
+    return recorded_service(destination, EXPIRE, partial(expiry.run, context, send, delete_files=delete_files))
 
 
 def own_commit(destination: Destination, what: str) -> CommitNow:
@@ -69,9 +72,11 @@ def remove_orphans(
         grace_ms = older_than // dt.timedelta(milliseconds=1)
     else:
         grace_ms = context.head().now_ms - milliseconds(older_than, "older_than")
-    if not dry_run:
-        own.lake.check_writable()
-    return OrphanRun(context, grace_ms, location).run(dry_run=dry_run, fence=lambda grace: _fence(own, grace))
+    search = partial(OrphanRun(context, grace_ms, location).run, dry_run=dry_run, fence=partial(_fence, own))
+    if dry_run:
+        return search()
+    own.lake.check_writable()
+    return recorded_service(own, ORPHANS, search)
 
 
 def _fence(destination: CommitNow, grace_ms: int) -> None:

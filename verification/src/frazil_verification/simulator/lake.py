@@ -98,8 +98,8 @@ class _SimulatedConnection:
         kind = _NotAtomic if self.kind is CatalogKind.NOT_ATOMIC else SqlStore
         store = kind(SimulatedEngine(self.process), name="sim", read_only=False, create=True, shown="simulated")
         catalog = (_ForeignWriter if self.is_foreign else PointerCatalog)(store, storage, runtime)
-        # Nothing is decided by it, and its requests would move the faults of every seed.
-        catalog.attempts = catalog.staged = None
+        # Nothing is decided by them, and their requests would move the faults of every seed.
+        catalog.attempts = catalog.staged = catalog.timeline = catalog.leases = None
         return catalog
 
 
