@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from frazil import observe
 from frazil.catalog.base import Head
@@ -624,6 +624,7 @@ class KeepForTransaction:
 
     transaction: Transaction
     ident: Ident
+    is_atomic: ClassVar[bool] = True
 
     @property
     def source(self) -> TableInTransaction:

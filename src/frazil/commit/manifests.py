@@ -195,6 +195,8 @@ class OperationManifests:
         """The lineage of the rows of removed files (P26), for operations that still track these rows."""
         if not any(file.content == Content.DATA for file in taken) or not (rebased.added or self._rewrites):
             return None
+        if not self._write.has_lineage:
+            return None
         if rebased.lineage is None and self._staged_sidecar is not None:
             return self._staged_sidecar
         path = write_lineage(self._storage, self._runtime, head, rebased.lineage or self._write.lineage, sync=False)

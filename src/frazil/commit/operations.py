@@ -140,7 +140,7 @@ class Write:
     """New data files: new and updated rows, and copies of rows of removed files."""
     copies: Mapping[str, tuple[Run, ...]] = field(default_factory=dict)
     """Those of ``added`` that contain only copied rows, with the rows' sources. They keep the base's sequence number
-    (P20)."""
+    (P20). No runs: where the rows came from is not recorded, as sorted rows have too many runs (``has_lineage``)."""
     removed: tuple[DataFile, ...] = ()
     """Removed data files."""
     removed_deletes: tuple[DataFile, ...] = ()
@@ -202,6 +202,11 @@ class Write:
         """The new positions of the rows of removed files (P26)."""
         removed = {file.file_path for file in self.removed}
         return Lineage(self.copies, {path: rows for path, rows in self.moved.items() if path in removed})
+
+    @property
+    def has_lineage(self) -> bool:
+        """It is known where each copied row came from. Otherwise it cannot be rebased over deletes by position."""
+        return all(self.copies.values())
 
     @property
     def has_equality_deletes(self) -> bool:

@@ -22,7 +22,7 @@ from frazil.read.arrow import ReadContext, count_task
 from frazil.read.deletes import Keys
 from frazil.read.plan import FileTask, has_deletes, named_file, plan
 from frazil.read.positions import bitmap, rows_with_matches, rows_with_positions
-from frazil.stage.arrow import StagedFiles, check_writable, stage, stage_copies
+from frazil.stage.arrow import StagedFiles, check_writable, stage, stage_copies, stage_reordered
 from frazil.stage.deletes import stage_keys, stage_positions
 
 pc: Any = pyarrow.compute
@@ -154,6 +154,24 @@ class WriteBuilder:
         )
         self._parts.added += copied.files
         self._parts.copies.update(copied.runs)
+
+    def copy_reordered(
+        self, rows: pa.Table, runs: Sequence[Run], *, spec_id: int, partition: tuple[Any, ...], sort_order_id: int
+    ) -> None:
+        """Write rows of removed files again, in another order. ``runs``: where they came from, if that is recorded."""
+        view = self.view
+        copied = stage_reordered(
+            rows,
+            runs,
+            metadata=view.metadata,
+            storage=view.storage,
+            spec_id=spec_id,
+            partition=partition,
+            sort_order_id=sort_order_id,
+            runtime=view.runtime,
+            options=self._settings.options,
+        )
+        self.adopt_copies(copied.files, copied.runs)
 
     def drop_unneeded_deletes(self) -> None:
         """Remove delete files that apply to no remaining file. Call it after the last ``remove``.

@@ -13,6 +13,8 @@ RETENTION = "frazil.retention.in-commit"
 """'true': ordinary commits expire snapshots older than history.expire.max-snapshot-age-ms."""
 RETENTION_MIN_AGE = "frazil.retention.min-age-ms"
 """Younger snapshots are always kept; one hour by default."""
+LINEAGE_RUNS = "frazil.lineage.max-runs"
+"""Beyond so many runs of rows a rewrite does not record where it copied each row from; 500,000 by default."""
 _AT_LEAST = {
     "commit.retry.num-retries": 0,
     "commit.retry.min-wait-ms": 0,
@@ -27,6 +29,7 @@ _AT_LEAST = {
     "history.expire.max-ref-age-ms": 1,
     ORPHAN_GRACE: 1,
     RETENTION_MIN_AGE: 0,
+    LINEAGE_RUNS: 0,
 }
 _PLACES = ("write.data.path", "write.metadata.path", "write.object-storage.path")
 

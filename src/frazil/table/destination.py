@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol
 
 from frazil.commit.context import OnPhase
 from frazil.commit.loop import commit
@@ -48,6 +48,11 @@ class Destination(Protocol):
         """Evaluate a statement, and commit its write or keep it."""
         ...
 
+    @property
+    def is_atomic(self) -> bool:
+        """All calls together are one commit."""
+        ...
+
     def change(
         self,
         change: MetadataChange,
@@ -70,6 +75,7 @@ class CommitNow:
 
     lake: Lake
     ident: Ident
+    is_atomic: ClassVar[bool] = False
 
     @property
     def source(self) -> CurrentTable:
@@ -128,6 +134,7 @@ class Refuse:
     """A table that can only be read."""
 
     source: Source
+    is_atomic: ClassVar[bool] = True
 
     def accept(self, *_given: Any, **_named: Any) -> NoReturn:
         raise InvalidInput(

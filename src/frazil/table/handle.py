@@ -20,7 +20,8 @@ from frazil.format.times import Moment
 from frazil.model import Commit, Snapshot
 from frazil.read.changes import Changes
 from frazil.read.scan import Scan, ScannedFile
-from frazil.table import changes, reads, writes
+from frazil.services.compaction import CompactionPlan
+from frazil.table import changes, reads, services, writes
 from frazil.table.begin import begin
 from frazil.table.call import Build, Call, Statement
 from frazil.table.destination import Destination
@@ -198,15 +199,31 @@ class TableHandle:
         self,
         where: str | None = None,
         *,
-        strategy: Literal["binpack"] = "binpack",
+        strategy: Literal["binpack", "sort", "zorder", "hilbert"] = "binpack",
         by: Sequence[str] | None = None,
         **options: Unpack[WriteOptions],
     ) -> Commit:
-        """Rewrite small files into larger ones, without deleted rows. The rows and their order stay the same.
+        """Rewrite files without deleted rows: small ones into larger ones ("binpack"), or sorted.
 
-        Concurrent deletes and updates of the compacted rows apply to its output.
+        "sort" orders the rows of each partition by the terms of ``by`` (``["ts desc nulls last", "id"]``) or the
+        table's sort order; "zorder" and "hilbert" keep rows together that are near in several columns, of any type.
+        ``where`` selects files by their statistics. ``options`` are those of Iceberg's rewrite_data_files.
+
+        Concurrent deletes and updates of the rewritten rows apply to the output. Large tables are committed group by
+        group: of several commits the last one is returned, with the counts of all.
         """
-        return writes.compact(self._destination, where, strategy, by, options)
+        return services.compact(self._destination, where, strategy, by, options)
+
+    def compaction_plan(
+        self,
+        where: str | None = None,
+        *,
+        strategy: Literal["binpack", "sort", "zorder", "hilbert"] = "binpack",
+        by: Sequence[str] | None = None,
+        **options: Unpack[WriteOptions],
+    ) -> CompactionPlan:
+        """What ``compact()`` would do now: its groups of files, commit by commit. Nothing is written."""
+        return services.compaction_plan(self._destination, where, strategy, by, options)
 
     def cherry_pick(self, snapshot: int, **options: Unpack[WriteOptions]) -> Commit:
         """Repeat, on top of the newest rows, what one snapshot of another branch did. No file is written for it."""

@@ -134,6 +134,8 @@ class StreamSink:
 class MoveSinkMark:
     """A destination for one write, whose commit moves a sink's mark as well."""
 
+    is_atomic = True
+
     def __init__(self, inner: Destination, mark: SinkMark) -> None:
         self._inner = inner
         self._mark: SinkMark | None = mark

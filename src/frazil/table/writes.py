@@ -289,20 +289,6 @@ def row_delta(
     )
 
 
-def compact(
-    destination: Destination, where: str | None, strategy: str, by: Sequence[str] | None, options: WriteOptions
-) -> Commit:
-    if strategy != "binpack" or by is not None:
-        raise Unsupported("compact() supports only bin-packing in this release", advice="Leave strategy and by out")
-    call = begin(destination, "compact", options, {"where": where})
-    condition = None if where is None else _condition(where, call, case_sensitive=False)
-    if call.found is not None:
-        return call.found
-    return _run(
-        destination, Statement(call, lambda view, settings: call.engine.compact(view, settings, condition), True)
-    )
-
-
 def cherry_pick(destination: Destination, snapshot: int, options: WriteOptions) -> Commit:
     call = begin(destination, "cherry_pick", options, {"snapshot": snapshot})
     if call.found is not None:

@@ -1,0 +1,152 @@
+"""The services of a table: each plans from the newest version, and commits through the table's destination."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from frazil.dml.curves import MOST_COLUMNS
+from frazil.dml.rewrite import Ordering
+from frazil.dml.view import View
+from frazil.errors import InvalidInput, Unsupported
+from frazil.expr import Filter, parse_filter
+from frazil.format.metadata import TableMetadata
+from frazil.format.partitions import parse_sort, source_path
+from frazil.model import Commit
+from frazil.services.compaction import Build, Compacted, Compaction, CompactionPlan, checked_strategy
+from frazil.services.options import rewrite_options
+from frazil.services.progress import ServiceProgress
+from frazil.table.begin import begin
+from frazil.table.call import Call, Statement
+from frazil.table.destination import Destination
+from frazil.table.options import WriteOptions
+
+Terms = Sequence[str] | str | None
+
+
+@dataclass(slots=True)
+class ServiceCommits:
+    """The commits of one call of a service: each is a call of its own, on the newest version."""
+
+    destination: Destination
+    verb: str
+    options: WriteOptions
+    first: Call
+    is_whole: bool = True
+    """A conflict evaluates it again on the newest version."""
+    _is_used: bool = False
+
+    @property
+    def is_atomic(self) -> bool:
+        """A given commit id names one commit."""
+        return self.destination.is_atomic or self.first.identity.given
+
+    def view(self) -> View:
+        if not self._is_used:
+            return self.first.view
+        return replace(self.first.view, metadata=self.destination.source.metadata())
+
+    def commit(self, build: Build) -> Commit:
+        call = self.first
+        if self._is_used:
+            again = cast("WriteOptions", {name: each for name, each in self.options.items() if name != "commit_id"})
+            call = _named(begin(self.destination, "compact", again, {}), self.verb)
+        self._is_used = True
+        return self.destination.run(Statement(call, build, self.is_whole))
+
+
+def compact(
+    destination: Destination,
+    where: str | None,
+    strategy: str,
+    by: Terms,
+    options: WriteOptions,
+    progress: ServiceProgress | None = None,
+) -> Commit:
+    """A commit; of several the last one, with the counts of all."""
+    verb = "compact" if strategy == "binpack" else "cluster"
+    call = _named(begin(destination, "compact", options, _parameters(where, strategy, by)), verb)
+    compaction = _compaction(call, where, strategy, by)
+    if call.found is not None:
+        return call.found
+    if call.dry_run:
+        planned = compaction.plan(call.view)
+        return replace(call.preview(0), files_removed=planned.files)
+    return compaction.run(ServiceCommits(destination, verb, options, call), progress).commit
+
+
+def compacted(
+    destination: Destination, where: str | None, strategy: str, by: Terms, options: WriteOptions
+) -> Compacted:
+    """The same with everything that it did, for procedures."""
+    verb = "compact" if strategy == "binpack" else "cluster"
+    call = _named(begin(destination, "compact", options, _parameters(where, strategy, by)), verb)
+    return _compaction(call, where, strategy, by).run(ServiceCommits(destination, verb, options, call))
+
+
+def compaction_plan(
+    destination: Destination, where: str | None, strategy: str, by: Terms, options: WriteOptions
+) -> CompactionPlan:
+    """What a compaction would do now. Nothing is written."""
+    call = begin(destination, "compact", options, _parameters(where, strategy, by))
+    return _compaction(call, where, strategy, by).plan(call.view)
+
+
+def _parameters(where: str | None, strategy: str, by: Terms) -> Mapping[str, object]:
+    """What identifies a call. A bin-packing is what earlier versions made of it."""
+    return {"where": where} if strategy == "binpack" else {"where": where, "strategy": strategy, "by": by}
+
+
+def _named(call: Call, verb: str) -> Call:
+    origin = call.identity.origin
+    if origin is None or origin.verb == verb:
+        return call
+    return replace(call, identity=replace(call.identity, origin=replace(origin, verb=verb)))
+
+
+def _compaction(call: Call, where: str | None, strategy: str, by: Terms) -> Compaction:
+    metadata = call.view.metadata
+    ordering = _ordering(metadata, checked_strategy(strategy), by)
+    options: Mapping[str, Any] = call.settings.options
+    chosen = rewrite_options(options, metadata.properties, metadata.specs(), is_ordered=ordering is not None)
+    return Compaction(call.engine.rewrite, chosen, _condition(where, metadata), ordering)
+
+
+def _condition(where: str | None, metadata: TableMetadata) -> Filter | None:
+    return None if where is None else parse_filter(where, metadata.schema())
+
+
+def _ordering(metadata: TableMetadata, strategy: str, by: Terms) -> Ordering | None:
+    schema = metadata.schema()
+    if strategy == "binpack":
+        if by:
+            raise InvalidInput(
+                "Bin-packing keeps the order of the rows, so it takes no columns",
+                advice="Write strategy='sort', 'zorder' or 'hilbert', or leave by out",
+            )
+        return None
+    if by:
+        order = parse_sort(by, schema)
+    elif strategy == "sort" and metadata.default_sort_order_id:
+        order = metadata.sort_order()
+    else:
+        raise InvalidInput(
+            f"The strategy {strategy!r} needs columns",
+            advice="Write by=['customer', 'ts'], or set the table's sort order",
+        )
+    if strategy != "sort":
+        _check_curve(order.fields, schema)
+    return Ordering(strategy, order)  # type: ignore[arg-type]
+
+
+def _check_curve(fields: Sequence[Any], schema: Any) -> None:
+    if len(fields) > MOST_COLUMNS:
+        raise InvalidInput(f"A curve over {len(fields)} columns", advice=f"Give at most {MOST_COLUMNS}")
+    for field in fields:
+        name = schema.find_column_name(field.source_id)
+        if str(field.transform) != "identity":
+            raise InvalidInput(f"A curve takes columns, not {field.transform} of {name}", advice=f"Write by=[{name!r}]")
+        kind = schema.find_type(field.source_id)
+        if not kind.is_primitive or source_path(schema, field.source_id) is None:
+            raise Unsupported(f"A curve cannot use {name}, which is {kind}", advice="Name columns with simple values")
