@@ -6,7 +6,7 @@ import datetime as dt
 import random
 from collections.abc import Callable, Iterator
 from decimal import Decimal
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -114,30 +114,30 @@ MANY_TYPES = (
 )
 
 
-def many_types(count: int) -> pa.Table:
-    chance = random.Random(1)
+def many_types(count: int) -> Any:
+    chance, arrow = random.Random(1), cast("Any", pa)
 
     def some(make: Callable[[], Any]) -> list[Any]:
         return [None if chance.random() < 0.1 else make() for _ in range(count)]
 
-    number = lambda: chance.randrange(-1000, 1000)  # noqa: E731
-    moment = lambda: dt.datetime(2026, 1, 1, tzinfo=dt.UTC) + dt.timedelta(seconds=chance.expovariate(1e-5))  # noqa: E731
-    columns = {
-        "i": pa.array(some(number), pa.int32()),
-        "l": pa.array(some(number), pa.int64()),
-        "f": pa.array(some(lambda: chance.choice([float("nan"), chance.random()])), pa.float32()),
-        "d": pa.array(some(lambda: chance.lognormvariate(0, 4)), pa.float64()),
-        "b": pa.array(some(lambda: chance.random() < 0.5), pa.bool_()),
-        "n": pa.array(some(lambda: Decimal(number()).scaleb(-2)), pa.decimal128(10, 2)),
-        "w": pa.array(some(lambda: Decimal(10**30 + number())), pa.decimal128(38, 0)),
-        "s": pa.array(some(lambda: f"https://www.example.com/{number()}"), pa.string()),
-        "y": pa.array(some(lambda: bytes([chance.randrange(256)])), pa.binary()),
-        "a": pa.array(some(lambda: moment().date()), pa.date32()),
-        "t": pa.array(some(moment), pa.timestamp("us", "UTC")),
-        "z": pa.array(some(lambda: moment().replace(tzinfo=None)), pa.timestamp("us")),
-        "o": pa.array(some(lambda: {"x": number()}), pa.struct([("x", pa.int32())])),
+    number: Any = lambda: chance.randrange(-1000, 1000)  # noqa: E731
+    moment: Any = lambda: dt.datetime(2026, 1, 1, tzinfo=dt.UTC) + dt.timedelta(seconds=chance.expovariate(1e-5))  # noqa: E731
+    columns: dict[str, Any] = {
+        "i": arrow.array(some(number), arrow.int32()),
+        "l": arrow.array(some(number), arrow.int64()),
+        "f": arrow.array(some(lambda: chance.choice([float("nan"), chance.random()])), arrow.float32()),
+        "d": arrow.array(some(lambda: chance.lognormvariate(0, 4)), arrow.float64()),
+        "b": arrow.array(some(lambda: chance.random() < 0.5), arrow.bool_()),
+        "n": arrow.array(some(lambda: Decimal(number()).scaleb(-2)), arrow.decimal128(10, 2)),
+        "w": arrow.array(some(lambda: Decimal(10**30 + number())), arrow.decimal128(38, 0)),
+        "s": arrow.array(some(lambda: f"https://www.example.com/{number()}"), arrow.string()),
+        "y": arrow.array(some(lambda: bytes([chance.randrange(256)])), arrow.binary()),
+        "a": arrow.array(some(lambda: moment().date()), arrow.date32()),
+        "t": arrow.array(some(moment), arrow.timestamp("us", "UTC")),
+        "z": arrow.array(some(lambda: moment().replace(tzinfo=None)), arrow.timestamp("us")),
+        "o": arrow.array(some(lambda: {"x": number()}), arrow.struct([("x", arrow.int32())])),
     }
-    return pa.table(columns)
+    return arrow.table(columns)
 
 
 def rows_of(table: frazil.Table) -> list[str]:
@@ -165,7 +165,7 @@ def test_a_curve_prunes_by_each_of_its_columns(lake: frazil.Lake, strategy: Any)
     properties = {"write.parquet.row-group-limit": "250", "write.target-file-size-bytes": "3000"}
     table = lake.create_table("s.c", "x bigint, s string", properties=properties)
     chance = random.Random(0)
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"x": int(chance.lognormvariate(0, 4) * 1000), "s": f"https://www.example.com/{chance.randrange(10**6):06d}"}
         for _ in range(8_000)
     ]

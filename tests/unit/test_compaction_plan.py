@@ -29,9 +29,9 @@ def position_deletes(path: str, of: str) -> DataFile:
     return DataFile(path, 10, 10, content=Content.POSITION_DELETES, referenced_data_file=of)
 
 
-def planned(*tasks: FileTask, deleted: dict[str, int | None] | None = None, **given: Any) -> CompactionPlan:
+def planned(*tasks: FileTask, deleted: Any = None, **given: Any) -> CompactionPlan:
     named = {name.replace("_", "-").replace("progress-", "progress."): value for name, value in given.items()}
-    rows = deleted or {}
+    rows: dict[str, int | None] = deleted or {}
     return plan(
         tasks,
         options(named),
@@ -131,7 +131,8 @@ def test_a_plan_is_json() -> None:
 
 
 def test_defaults_follow_the_target() -> None:
-    found = options(**{"write.target-file-size-bytes": "1000"})
+    properties: Any = {"write.target-file-size-bytes": "1000"}
+    found = options(**properties)
     assert (found.target, found.smallest, found.largest) == (1000, 750, 1800)
     assert options(is_ordered=True).rewrite_all
     assert not options().rewrite_all

@@ -7,7 +7,7 @@ import itertools
 import random
 import uuid
 from decimal import Decimal
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -105,8 +105,8 @@ def test_keys_of_many_columns_fit_into_a_long(columns: int) -> None:
 
 
 def test_executors_add_the_key_as_the_last_column() -> None:
-    batch = pa.record_batch({"a": [1, 2, 3], "b": ["x", "y", None]})
-    job = {"columns": [0, 1], "limits": [[1, 2, 3], ["x", "y"]], "curve": "hilbert", "name": "key"}
+    batch = pa.record_batch(cast("Any", {"a": [1, 2, 3], "b": ["x", "y", None]}))
+    job: dict[str, Any] = {"columns": [0, 1], "limits": [[1, 2, 3], ["x", "y"]], "curve": "hilbert", "name": "key"}
     (made,) = curves.with_keys(job, [batch])
     assert made.schema.names == ["a", "b", "key"]
     assert made.column(2).to_pylist() == curves.keys(batch.columns, job["limits"], "hilbert").tolist()

@@ -282,7 +282,7 @@ def _read_change(
 
 def _only_deletes(snapshot: Snapshot, added: Sequence[Entry]) -> bool:
     # Frazil's deletes may copy remaining rows into new files; a foreign delete is recognized by adding no files.
-    return snapshot.summary.get(VERB) == Kind.DELETE or (snapshot.operation == "delete" and not added)
+    return snapshot.summary.get(VERB) == Kind.DELETE or (snapshot.operation in ("delete", "replace") and not added)
 
 
 def _agrees(change: Change, snapshot: Snapshot) -> bool:

@@ -161,6 +161,11 @@ class Effect:
         return "delete" if self.kind is Kind.DELETE else "append"
 
     @property
+    def only_marks(self) -> bool:
+        """A service marked rows as deleted that were deleted before: nothing was written again."""
+        return self.operation == "replace" and not self.added
+
+    @property
     def bytes_written(self) -> int:
         return sum(file.file_size_in_bytes for file in (*self.added, *self.deletes))
 
@@ -186,7 +191,7 @@ def change_of(
         removed=effect.removed,
         deletes=tuple(map(entry, effect.deletes)),
         removed_deletes=effect.removed_deletes,
-        is_delete=effect.operation == "delete" or write.kind is Kind.DELETE,
+        is_delete=effect.operation == "delete" or write.kind is Kind.DELETE or effect.only_marks,
         lineage_path=effect.lineage_path,
         predicate=write.predicate,
         commits=commits,

@@ -16,6 +16,7 @@ from frazil.dml.matching import GivenRows, Matching, delete_keys, upsert_matchin
 from frazil.dml.merge import Merge, Source
 from frazil.dml.merge_arrow import explain, merge
 from frazil.dml.overwrite import overwrite, replace_partitions
+from frazil.dml.resolve import Resolving, resolve
 from frazil.dml.rewrite import Rewriting, rewrite
 from frazil.dml.update import update
 from frazil.dml.upsert import UpsertMode, upsert
@@ -57,6 +58,8 @@ class Engine(Protocol):
     def explain_merge(self, view: View, rows: object, plan: Merge) -> str: ...
 
     def rewrite(self, view: View, settings: Settings, work: Rewriting) -> Write: ...
+
+    def resolve(self, view: View, settings: Settings, work: Resolving) -> Write: ...
 
     def row_schema(self, rows: object, schema: Schema | None) -> pa.Schema:
         """The columns that rows have. ``schema``: the table's, for rows without types of their own."""
@@ -113,6 +116,9 @@ class ArrowEngine:
 
     def rewrite(self, view: View, settings: Settings, work: Rewriting) -> Write:
         return rewrite(view, settings, work)
+
+    def resolve(self, view: View, settings: Settings, work: Resolving) -> Write:
+        return resolve(view, settings, work)
 
     def row_schema(self, rows: object, schema: Schema | None) -> pa.Schema:
         return incoming_schema(rows, schema)

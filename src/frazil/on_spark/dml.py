@@ -16,6 +16,7 @@ from frazil.dml.matching import GivenRows, Matching
 from frazil.dml.merge import Merge, Source
 from frazil.dml.merge_match import source_schema
 from frazil.dml.overwrite import replaced_spec, without_residual_if_replaced
+from frazil.dml.resolve import Resolving
 from frazil.dml.rewrite import Rewriting
 from frazil.dml.upsert import UpsertMode, key_ids, reaching_spec
 from frazil.dml.view import COPY_ON_WRITE, MERGE_ON_READ, Mode, Settings, View
@@ -159,6 +160,15 @@ class SparkEngine:
 
     def rewrite(self, view: View, settings: Settings, work: Rewriting) -> Write:
         return rewrite(self.spark, view, settings, work)
+
+    def resolve(self, view: View, settings: Settings, work: Resolving) -> Write:
+        with SparkWriteBuilder(self.spark, view, replace(settings, options={})) as builder:
+            tasks = list(work.tasks)
+            dead = builder.with_keyed(tasks, range(len(tasks)), None)
+            if dead is not None:
+                builder.mark_numbered(tasks, dead)
+            builder.drop_deletes(work.resolved)
+            return builder.build(Kind.REWRITE, RowCounts())
 
     # Rows
 

@@ -17,6 +17,7 @@ from frazil.dml import curves
 from frazil.dml.rewrite import SAMPLE_ROWS, Rewriting, most_runs, runs_of
 from frazil.dml.view import Settings, View
 from frazil.errors import StorageError, Unsupported
+from frazil.format.storage import is_local, local_path, make_folder
 from frazil.model import DataFile, Run
 from frazil.on_spark import executor_reorder
 from frazil.on_spark.changes import Copies, stage_copies
@@ -100,6 +101,8 @@ class _Reordering:
             rows = rows.sortWithinPartitions(*keys)
         rows = rows.drop(_KEY)
         with new_folder(self._view) as folder, translated(f"rewrite of {self._view.table}"):
+            if is_local(folder.path):
+                make_folder(local_path(folder.path))
             job = {**arrow_job(folder.path, self._job), "partitioned": self._moves and self._job.partitioned}
             work = by_value(partial(executor_reorder.write_reordered, {**job, "lineage": self._has_lineage}))
             found = rows.mapInArrow(work, executor_reorder.REORDERED).collect()

@@ -98,6 +98,33 @@ def rewrite_options(
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class DeleteOptions:
+    """Checked options of a rewrite of position deletes."""
+
+    min_input_files: int = 2
+    rewrite_all: bool = False
+
+
+_OF_DATA_FILES = (
+    "target-file-size-bytes",
+    "min-file-size-bytes",
+    "max-file-size-bytes",
+    "max-file-group-size-bytes",
+    "partial-progress.enabled",
+    "partial-progress.max-commits",
+    "rewrite-job-order",
+)
+
+
+def delete_options(given: Mapping[str, Any]) -> DeleteOptions:
+    """The options that a caller gave. A delete file is small, so those about sizes have no effect."""
+    read = _Reader({name: str(value) for name, value in given.items()}, also=_OF_DATA_FILES)
+    found = DeleteOptions(read.whole("min-input-files") or 2, read.flag("rewrite-all", default=False))
+    read.refuse_unknown()
+    return found
+
+
 def _from_table(properties: Mapping[str, str]) -> int:
     text = properties.get(f"write.{_TARGET}")
     return 512 * MIB if text is None else _whole(text, f"write.{_TARGET}", 1)
@@ -106,9 +133,9 @@ def _from_table(properties: Mapping[str, str]) -> int:
 class _Reader:
     """Reads options by name, and knows which were asked for."""
 
-    def __init__(self, given: Mapping[str, str]) -> None:
+    def __init__(self, given: Mapping[str, str], also: tuple[str, ...] = ()) -> None:
         self.given = given
-        self._known: set[str] = {*_FOR_FILES, *MEANINGLESS}
+        self._known: set[str] = {*_FOR_FILES, *MEANINGLESS, *also}
 
     def whole(self, name: str, least: int = 1) -> int | None:
         text = self._read(name)

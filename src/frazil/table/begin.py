@@ -25,7 +25,7 @@ from frazil.table.options import (
     isolation_level,
 )
 
-_ON_BOUND_SESSION = ("delete", "update", "compact", "merge")
+_ON_BOUND_SESSION = ("delete", "update", "compact", "resolve_deletes", "merge")
 
 
 def begin(

@@ -225,6 +225,22 @@ class TableHandle:
         """What ``compact()`` would do now: its groups of files, commit by commit. Nothing is written."""
         return services.compaction_plan(self._destination, where, strategy, by, options)
 
+    def resolve_deletes(self, where: str | None = None, **options: Unpack[WriteOptions]) -> Commit:
+        """Turn equality deletes, which upserts write, into position deletes. Every engine can read the table then.
+
+        Only files that a key may be in, by partition and bounds, are read. ``where`` selects data files by their
+        statistics; an equality delete that may reach others stays. Concurrent writers do not conflict with it.
+        """
+        return services.resolve_deletes(self._destination, where, options)
+
+    def rewrite_position_deletes(self, where: str | None = None, **options: Unpack[WriteOptions]) -> Commit:
+        """Put the position deletes of each data file into one file, and remove delete files that apply to nothing.
+
+        Data files with one delete file of their own stay as they are. Options: ``min-input-files`` (2: how many delete
+        files a data file must have) and ``rewrite-all``.
+        """
+        return services.rewrite_position_deletes(self._destination, where, options)
+
     def cherry_pick(self, snapshot: int, **options: Unpack[WriteOptions]) -> Commit:
         """Repeat, on top of the newest rows, what one snapshot of another branch did. No file is written for it."""
         return writes.cherry_pick(self._destination, snapshot, options)

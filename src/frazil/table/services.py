@@ -6,16 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
+from frazil.commit.operations import Write
 from frazil.dml.curves import MOST_COLUMNS
 from frazil.dml.rewrite import Ordering
-from frazil.dml.view import View
+from frazil.dml.view import Settings, View
 from frazil.errors import InvalidInput, Unsupported
 from frazil.expr import Filter, parse_filter
 from frazil.format.metadata import TableMetadata
 from frazil.format.partitions import parse_sort, source_path
 from frazil.model import Commit
 from frazil.services.compaction import Build, Compacted, Compaction, CompactionPlan, checked_strategy
-from frazil.services.options import rewrite_options
+from frazil.services.delete_files import plan_regroup, plan_resolve, regrouped, resolving
+from frazil.services.options import delete_options, rewrite_options
 from frazil.services.progress import ServiceProgress
 from frazil.table.begin import begin
 from frazil.table.call import Call, Statement
@@ -91,6 +93,42 @@ def compaction_plan(
     """What a compaction would do now. Nothing is written."""
     call = begin(destination, "compact", options, _parameters(where, strategy, by))
     return _compaction(call, where, strategy, by).plan(call.view)
+
+
+def resolve_deletes(destination: Destination, where: str | None, options: WriteOptions) -> Commit:
+    """Equality deletes become position deletes."""
+    call = _service(destination, "resolve deletes", options, {"where": where})
+    chosen = _condition(where, call.view.metadata)
+    if call.found is not None:
+        return call.found
+    if call.dry_run:
+        return replace(call.preview(0), files_removed=len(plan_resolve(call.view, chosen).replaced))
+
+    def build(view: View, settings: Settings) -> Write:
+        return call.engine.resolve(view, settings, resolving(view, chosen))
+
+    return destination.run(Statement(call, build, True))
+
+
+def rewrite_position_deletes(destination: Destination, where: str | None, options: WriteOptions) -> Commit:
+    """One position delete file for each data file in place of several."""
+    call = _service(destination, "rewrite deletes", options, {"where": where})
+    chosen, how = _condition(where, call.view.metadata), delete_options(call.settings.options)
+    if call.found is not None:
+        return call.found
+    if call.dry_run:
+        planned = plan_regroup(call.view, chosen, how.min_input_files, every=how.rewrite_all)
+        return replace(call.preview(0), files_removed=len(planned.replaced))
+
+    def build(view: View, settings: Settings) -> Write:
+        return regrouped(view, settings, chosen, how.min_input_files, every=how.rewrite_all)
+
+    return destination.run(Statement(call, build, True))
+
+
+def _service(destination: Destination, verb: str, options: WriteOptions, parameters: Mapping[str, object]) -> Call:
+    named = verb.replace(" ", "_")
+    return _named(begin(destination, named, options, parameters), verb)
 
 
 def _parameters(where: str | None, strategy: str, by: Terms) -> Mapping[str, object]:
