@@ -35,7 +35,7 @@ if _typing.TYPE_CHECKING:
     from frazil.commit.retry import Retry
     from frazil.expr import lit
     from frazil.lake import Lake, connect, register
-    from frazil.model import Commit, Conflict, TransactionCommit, Winner
+    from frazil.model import Commit, Conflict, ProcedureResult, TransactionCommit, Winner
     from frazil.on_spark.session import local as spark
     from frazil.read.changes import Changes
     from frazil.read.scan import Scan
@@ -50,6 +50,7 @@ else:
         "Lake": "frazil.lake:Lake",
         "LakeSnapshot": "frazil.transaction:LakeSnapshot",
         "MergeBuilder": "frazil.table.merge:MergeBuilder",
+        "ProcedureResult": "frazil.model:ProcedureResult",
         "Retry": "frazil.commit.retry:Retry",
         "Scan": "frazil.read.scan:Scan",
         "Table": "frazil.table.table:Table",
@@ -96,6 +97,7 @@ __all__ = [
     "NoSuchNamespace",
     "NoSuchTable",
     "PermissionDenied",
+    "ProcedureResult",
     "RetriesExhausted",
     "Retry",
     "Scan",

@@ -364,6 +364,16 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
+class ProcedureResult:
+    """What a CALL returns, as rows with Iceberg's columns."""
+
+    procedure: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+    commit: Commit | None
+
+
+@dataclass(frozen=True, slots=True)
 class TransactionCommit:
     """What a transaction did that wrote to several tables: all of them changed at one moment."""
 

@@ -115,12 +115,12 @@ class Bundle:
 
 @dataclass(frozen=True, slots=True)
 class ManifestMerge:
-    """A manifest that replaces several manifests of the table and has the same entries."""
+    """Manifests that replace manifests of the table and have the same entries."""
 
     parts: tuple[str, ...]
     """The paths of the replaced manifests."""
-    manifest: Manifest
-    """It is not in any manifest list yet."""
+    manifests: tuple[Manifest, ...]
+    """They are not in any manifest list yet."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -194,7 +194,7 @@ class Write:
         """Every file that was written for this operation only."""
         if not self.owns_files:
             return []
-        merged = [merge.manifest.manifest_path for merge in self.merges]
+        merged = [each.manifest_path for merge in self.merges for each in merge.manifests]
         return [*(file.file_path for file in (*self.added, *self.deletes)), *merged]
 
     @property
@@ -207,6 +207,11 @@ class Write:
     def has_lineage(self) -> bool:
         """It is known where each copied row came from. Otherwise it cannot be rebased over deletes by position."""
         return all(self.copies.values())
+
+    @property
+    def is_of_metadata(self) -> bool:
+        """It rewrites delete files or manifests, which costs little: after a conflict it is planned again."""
+        return bool(self.positions or self.merges)
 
     @property
     def has_equality_deletes(self) -> bool:

@@ -72,7 +72,7 @@ def lay_out(
         return ManifestLayout(alone)
     count = _number(properties, _MERGE_MIN_COUNT)
     minimum = count * (2 if later or attempt > 1 else 1)
-    target = _number(properties, _MERGE_TARGET_SIZE)
+    target = manifest_target(properties)
     bins: list[tuple[Manifest, ...]] = []
     is_due = False
     for content in (DATA_MANIFEST, DELETE_MANIFEST):
@@ -84,6 +84,11 @@ def lay_out(
         else:
             bins.extend(_merged((*new, *old), minimum, target))
     return ManifestLayout(tuple(bins), is_due)
+
+
+def manifest_target(properties: Mapping[str, str]) -> int:
+    """The size of a manifest, in bytes."""
+    return _number(properties, _MERGE_TARGET_SIZE)
 
 
 def _crosses(before: int, after: int, count: int) -> bool:

@@ -111,7 +111,7 @@ class Evaluated:
         if after is None or (self.statement.is_by_name and not _has_names(call.view.schema, after.schema())):
             return None
         view = replace(call.view, metadata=after, kept=None)
-        if self.write.kind is Kind.REWRITE and not self.write.positions and _has_base(self.write, after):
+        if self.write.kind is Kind.REWRITE and not self.write.is_of_metadata and _has_base(self.write, after):
             return replace(self, write=without_lost_groups(self.write, view))
         view = continued(call.view, self.write, view, takes_back=self.statement.takes_back)
         return replace(self.statement, call=replace(call, view=view)).evaluated()

@@ -241,6 +241,16 @@ class TableHandle:
         """
         return services.rewrite_position_deletes(self._destination, where, options)
 
+    def rewrite_manifests(
+        self, *, spec_id: int | None = None, sort_by: Sequence[str] = (), **options: Unpack[WriteOptions]
+    ) -> Commit:
+        """Cluster the manifests by partition and give them the size ``commit.manifest.target-size-bytes``, so that
+        scans read fewer of them. Data files stay as they are, and concurrent appends do not conflict.
+
+        ``sort_by``: partition fields to cluster by first. ``spec_id``: only manifests of one partition spec.
+        """
+        return services.rewrite_manifests(self._destination, spec_id, sort_by, options)
+
     def cherry_pick(self, snapshot: int, **options: Unpack[WriteOptions]) -> Commit:
         """Repeat, on top of the newest rows, what one snapshot of another branch did. No file is written for it."""
         return writes.cherry_pick(self._destination, snapshot, options)

@@ -15,6 +15,7 @@ from frazil.expr import Filter, parse_filter
 from frazil.format.metadata import TableMetadata
 from frazil.format.partitions import parse_sort, source_path
 from frazil.model import Commit
+from frazil.services import manifests
 from frazil.services.compaction import Build, Compacted, Compaction, CompactionPlan, checked_strategy
 from frazil.services.delete_files import plan_regroup, plan_resolve, regrouped, resolving
 from frazil.services.options import delete_options, rewrite_options
@@ -122,6 +123,24 @@ def rewrite_position_deletes(destination: Destination, where: str | None, option
 
     def build(view: View, settings: Settings) -> Write:
         return regrouped(view, settings, chosen, how.min_input_files, every=how.rewrite_all)
+
+    return destination.run(Statement(call, build, True))
+
+
+def rewrite_manifests(
+    destination: Destination, spec_id: int | None, sort_by: Sequence[str], options: WriteOptions
+) -> Commit:
+    """Manifests clustered by partition, of the target size."""
+    fields = [sort_by] if isinstance(sort_by, str) else list(sort_by)
+    call = _service(destination, "rewrite manifests", options, {"spec_id": spec_id, "sort_by": fields})
+    planned = manifests.plan(call.view, spec_id, fields)
+    if call.found is not None:
+        return call.found
+    if call.dry_run:
+        return replace(call.preview(0), files_removed=planned.replaced)
+
+    def build(view: View, settings: Settings) -> Write:
+        return manifests.rewrite(view, settings, spec_id, fields)
 
     return destination.run(Statement(call, build, True))
 
