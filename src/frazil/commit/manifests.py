@@ -185,7 +185,8 @@ class OperationManifests:
         groups: dict[tuple[int, int], list[Entry]] = {}
         for file in (*added, *deletes):
             content = DATA_MANIFEST if file.content == Content.DATA else DELETE_MANIFEST
-            number = position.copies_number if file.file_path in self._write.copies else None
+            is_copy = file.file_path in self._write.copies
+            number = position.copies_number if is_copy else self._write.numbers.get(file.file_path)
             groups.setdefault((content, file.spec_id), []).append(Entry(Status.ADDED, file, sequence_number=number))
         made: list[NewManifest] = []
         for (content, spec_id), entries in groups.items():

@@ -150,6 +150,8 @@ class Write:
     add older files concurrently; a delete file that applies to such a file is kept (P36)."""
     deletes: tuple[DataFile, ...] = ()
     """New delete files: position deletes of one data file each, or equality deletes."""
+    numbers: Mapping[str, int] = field(default_factory=dict)
+    """Those of ``deletes`` that were in the table before, with the sequence numbers that they had (P43)."""
     positions: Mapping[str, BitMap64] = field(default_factory=dict)
     """Remaining data file → the rows that ``deletes`` deletes from it by position."""
     touched: Mapping[str, DataFile] = field(default_factory=dict)

@@ -168,11 +168,16 @@ class Effect:
     @property
     def only_marks(self) -> bool:
         """A service marked rows as deleted that were deleted before: nothing was written again."""
-        return self.operation == "replace" and not self.added
+        return self.operation == "replace" and only_marks(self.added, self.deletes)
 
     @property
     def bytes_written(self) -> int:
         return sum(file.file_size_in_bytes for file in (*self.added, *self.deletes))
+
+
+def only_marks(added: Sequence[object], deletes: Sequence[DataFile]) -> bool:
+    """Whether a snapshot that changes no rows adds position deletes at most."""
+    return not added and all(file.content == Content.POSITION_DELETES for file in deletes)
 
 
 def change_of(
@@ -185,7 +190,8 @@ def change_of(
     """The effect as the change that other operations are checked against."""
 
     def entry(file: DataFile) -> Entry:
-        number = position.copies_number if file.file_path in write.copies else position.sequence_number
+        own = write.numbers.get(file.file_path, position.sequence_number)
+        number = position.copies_number if file.file_path in write.copies else own
         return Entry(Status.ADDED, file, position.snapshot_id, number, position.sequence_number)
 
     return Change(

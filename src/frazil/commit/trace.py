@@ -249,6 +249,7 @@ class _Tracer:
                 "rows were deleted by key in one partition, and the rewrite moves rows to partitions of another spec",
                 tuple(file.file_path for file in self._respecced),
             )
+        self._restored(entry, change)
         # Copies keep the sequence number of the base, so a later equality delete applies to them by itself (P19).
         for tracked in self._near(entry):
             path = tracked.file.file_path
@@ -265,6 +266,20 @@ class _Tracer:
                     Check.NO_NEW_DELETE_FILES,
                     change,
                     f"{_count(hit)} that this transaction read {_was(hit)} replaced or deleted by key in {_name(path)}",
+                    (path,),
+                )
+
+    def _restored(self, entry: Entry, change: Change) -> None:
+        """A delete that was put back is older than the base, so it does not apply to new copies of rows (P43)."""
+        if entry.sequence_number is None or entry.sequence_number > self._write.base.sequence_number:
+            return
+        for path in self._of_interest():
+            tracked = self._interest(path)
+            if tracked is not None and self._inspector.applies(entry, tracked.file):
+                self._collision(
+                    Check.FILES_EXIST,
+                    change,
+                    f"a delete was put back that another engine had dropped, and rows of {_name(path)} go with it",
                     (path,),
                 )
 

@@ -12,10 +12,11 @@ from frazil.commit.operations import Identity, MetadataChange, Operation, Write,
 from frazil.commit.results import find_commit
 from frazil.commit.retry import Retry, from_properties
 from frazil.commit.unit import EvaluatedStatement
-from frazil.errors import InvalidInput
+from frazil.errors import ConflictError, InvalidInput
 from frazil.format.metadata import MAIN, TableMetadata
 from frazil.model import Commit, Ident
 from frazil.table.call import Statement
+from frazil.table.guard import came_back, guarded
 from frazil.table.options import WriteOptions, checked_commit_id
 from frazil.table.source import CurrentTable, Source
 
@@ -99,6 +100,17 @@ class CommitNow:
         return identity, found
 
     def run(self, statement: Statement) -> Commit:
+        try:
+            return self._run(statement)
+        except ConflictError:
+            branch, newest = statement.call.view.branch, self.source.metadata()
+            is_broken = bool(came_back(self.lake.storage, newest, branch))
+            if not (is_broken and statement.is_whole and statement.call.on_conflict == "redo"):
+                raise
+        # Another engine's rewrite brought rows back while it ran: evaluated again once they are gone (rule P43).
+        return self._run(replace(statement, call=statement.call.on(guarded(self.source, newest, branch))))
+
+    def _run(self, statement: Statement) -> Commit:
         call, evaluated = statement.call, statement.evaluated()
         write = evaluated.write
         operations: list[Operation] = [*(() if write.is_empty else call.before), write]
