@@ -268,7 +268,7 @@ def compact(
     """Put small files of a table together, and leave deleted rows out."""
     from frazil.cli import _rewrite
 
-    with target.connect(read_only=dry_run) as lake:
+    with target.connect() as lake:
         _rewrite.run(target, lake.table(table), where, option or [], dry_run=dry_run)
 
 
@@ -286,7 +286,7 @@ def cluster(
     """Sort the rows of a table, so that filters read fewer files."""
     from frazil.cli import _rewrite
 
-    with target.connect(read_only=dry_run) as lake:
+    with target.connect() as lake:
         _rewrite.run(target, lake.table(table), where, option or [], dry_run=dry_run, strategy=strategy, by=by)
 
 
