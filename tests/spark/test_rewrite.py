@@ -9,6 +9,7 @@ import pytest
 
 import frazil
 from frazil.commit.context import Phase
+from frazil.model import Content
 from surface.test_compaction import MANY_TYPES, many_types, rows_of
 
 QUICK = frazil.Retry(tries=6, base_ms=0)
@@ -96,3 +97,14 @@ def test_a_sorted_table_is_split_into_ranges(bound: frazil.Lake, spark: Any) -> 
     share = len(table.scan("v between 5000 and 5100").files()) / len(table.files())
     assert share < 0.5
     assert table.scan().count() == 20_000
+
+
+def test_equality_deletes_become_positions(numbers: frazil.Table) -> None:
+    numbers.upsert([{"id": each, "p": "ab"[each % 2], "v": -1} for each in (3, 4)], mode="equality", engine="arrow")
+    numbers.delete("id = 5", mode="merge-on-read", engine="arrow")
+    before = content(numbers)
+    done = numbers.resolve_deletes()
+    assert (done.engine, done.changed) == ("spark", True)
+    assert content(numbers) == before
+    assert {ref.file.content for task in numbers.scan().tasks() for ref in task.deletes} == {Content.POSITION_DELETES}
+    assert not numbers.resolve_deletes().changed

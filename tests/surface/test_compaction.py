@@ -13,6 +13,7 @@ import pytest
 
 import frazil
 from frazil.commit.context import Phase
+from frazil.table import services
 from surface.matrix import files_of, named_files
 
 QUICK = frazil.Retry(tries=6, base_ms=0)
@@ -407,3 +408,46 @@ def test_p21_a_delete_by_key_in_one_partition_reaches_rows_that_change_their_spe
     with pytest.raises(frazil.ConflictError):
         tx.commit()
     assert content(table) == {each: 30 if each == 3 else each for each in range(10)}
+
+
+# What a service tells about itself
+
+
+class Told:
+    """The record of a service action, for the timeline."""
+
+    def __init__(self, *, stops_after: int = 1_000) -> None:
+        self.plans: list[Any] = []
+        self.parts: list[tuple[int, int]] = []
+        self._stops_after = stops_after
+
+    def planned(self, plan: Any) -> None:
+        self.plans.append(plan)
+
+    def advanced(self, done: int, total: int, detail: Any) -> None:
+        assert detail["snapshot_id"] is not None
+        self.parts.append((done, total))
+
+    @property
+    def should_stop(self) -> bool:
+        return len(self.parts) >= self._stops_after
+
+
+def test_a_service_tells_its_plan_and_each_part(table: frazil.Table) -> None:
+    told = Told()
+    services.compact(table._destination, None, "binpack", None, {"options": ALL_GROUPS_APART}, told)
+    assert [plan["files"] for plan in told.plans] == [8]
+    assert told.parts == [(number, 8) for number in range(1, 9)]
+    services.resolve_deletes(table._destination, None, {}, told)
+    services.rewrite_position_deletes(table._destination, None, {}, told)
+    services.rewrite_manifests(table._destination, None, (), {}, told)
+    assert told.parts[8:] == [(1, 1)] * 3
+    assert len(told.plans) == 4
+
+
+def test_a_service_that_is_to_stop_ends_after_what_is_committed(table: frazil.Table) -> None:
+    told = Told(stops_after=3)
+    done = services.compact(table._destination, None, "binpack", None, {"options": ALL_GROUPS_APART}, told)
+    assert (len(told.parts), done.files_removed) == (3, 3)
+    assert content(table) == BEFORE
+    assert files_of(table) == named_files(table)

@@ -96,7 +96,9 @@ def compaction_plan(
     return _compaction(call, where, strategy, by).plan(call.view)
 
 
-def resolve_deletes(destination: Destination, where: str | None, options: WriteOptions) -> Commit:
+def resolve_deletes(
+    destination: Destination, where: str | None, options: WriteOptions, progress: ServiceProgress | None = None
+) -> Commit:
     """Equality deletes become position deletes."""
     call = _service(destination, "resolve deletes", options, {"where": where})
     chosen = _condition(where, call.view.metadata)
@@ -108,10 +110,14 @@ def resolve_deletes(destination: Destination, where: str | None, options: WriteO
     def build(view: View, settings: Settings) -> Write:
         return call.engine.resolve(view, settings, resolving(view, chosen))
 
-    return destination.run(Statement(call, build, True))
+    if progress is not None:
+        progress.planned(plan_resolve(call.view, chosen).to_dict())
+    return _told(destination.run(Statement(call, build, True)), progress)
 
 
-def rewrite_position_deletes(destination: Destination, where: str | None, options: WriteOptions) -> Commit:
+def rewrite_position_deletes(
+    destination: Destination, where: str | None, options: WriteOptions, progress: ServiceProgress | None = None
+) -> Commit:
     """One position delete file for each data file in place of several."""
     call = _service(destination, "rewrite deletes", options, {"where": where})
     chosen, how = _condition(where, call.view.metadata), delete_options(call.settings.options)
@@ -124,11 +130,17 @@ def rewrite_position_deletes(destination: Destination, where: str | None, option
     def build(view: View, settings: Settings) -> Write:
         return regrouped(view, settings, chosen, how.min_input_files, every=how.rewrite_all)
 
-    return destination.run(Statement(call, build, True))
+    if progress is not None:
+        progress.planned(plan_regroup(call.view, chosen, how.min_input_files, every=how.rewrite_all).to_dict())
+    return _told(destination.run(Statement(call, build, True)), progress)
 
 
 def rewrite_manifests(
-    destination: Destination, spec_id: int | None, sort_by: Sequence[str], options: WriteOptions
+    destination: Destination,
+    spec_id: int | None,
+    sort_by: Sequence[str],
+    options: WriteOptions,
+    progress: ServiceProgress | None = None,
 ) -> Commit:
     """Manifests clustered by partition, of the target size."""
     fields = [sort_by] if isinstance(sort_by, str) else list(sort_by)
@@ -142,7 +154,16 @@ def rewrite_manifests(
     def build(view: View, settings: Settings) -> Write:
         return manifests.rewrite(view, settings, spec_id, fields)
 
-    return destination.run(Statement(call, build, True))
+    if progress is not None:
+        progress.planned(planned.to_dict())
+    return _told(destination.run(Statement(call, build, True)), progress)
+
+
+def _told(done: Commit, progress: ServiceProgress | None) -> Commit:
+    """A service with one part is done."""
+    if progress is not None:
+        progress.advanced(1, 1, {"snapshot_id": done.snapshot_id, "files": done.files_removed})
+    return done
 
 
 def _service(destination: Destination, verb: str, options: WriteOptions, parameters: Mapping[str, object]) -> Call:
