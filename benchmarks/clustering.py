@@ -112,10 +112,12 @@ def main(quick: bool) -> None:
             seconds = time.perf_counter() - began
             found[strategy] = shares(table, asked)
             files = len(table.files())
-            print(f"{strategy}: {files} files in {seconds:.1f} s")
-            report.add(f"{strategy}: {count} rows", count / seconds, "rows/s")
+            print(f"{strategy}: {files} files in {seconds:.1f} s, {count / seconds:,.0f} rows/s")
             for columns, share in found[strategy].items():
-                report.add(f"{strategy}: files read of 100, filter on {columns}", 100 * share)
+                report.add(
+                    f"{strategy}: files read of 100 by a range of {columns} {'column' if columns == '1' else 'columns'}",
+                    100 * share,
+                )
     print(f"as written: {found['as written']}")
     draw(found, PICTURE)
     report.save()
