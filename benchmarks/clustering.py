@@ -114,10 +114,8 @@ def main(quick: bool) -> None:
             files = len(table.files())
             print(f"{strategy}: {files} files in {seconds:.1f} s, {count / seconds:,.0f} rows/s")
             for columns, share in found[strategy].items():
-                report.add(
-                    f"{strategy}: files read of 100 by a range of {columns} {'column' if columns == '1' else 'columns'}",
-                    100 * share,
-                )
+                what = f"{columns} {'column' if columns == '1' else 'columns'}"
+                report.add(f"{strategy}: files read of 100 by a range of {what}", 100 * share)
     print(f"as written: {found['as written']}")
     draw(found, PICTURE)
     report.save()
