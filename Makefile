@@ -107,6 +107,10 @@ bench-transactions: $(READY) ## Measure transactions over three tables: one besi
 bench-groups: $(READY) ## Measure 30 writers that commit together: mixed operations beside a model, and a table that grows old
 	$(BIN)/python benchmarks/groups.py $(ARGS)
 
+.PHONY: bench-clustering
+bench-clustering: $(READY) ## Measure what filters read before and after clustering; draws build/clustering.png (ARGS=--quick)
+	$(BIN)/python benchmarks/clustering.py $(ARGS)
+
 .PHONY: bench-versions
 bench-versions: $(READY) ## Measure a lone writer and 30 processes beside an earlier version (EARLIER=f321ba5)
 	$(BIN)/python benchmarks/versions.py --earlier "$$(.ci/earlier-version $(EARLIER))" $(ARGS)

@@ -36,7 +36,7 @@ if _typing.TYPE_CHECKING:
     from frazil.commit.retry import Retry
     from frazil.expr import lit
     from frazil.lake import Lake, connect, register
-    from frazil.model import Commit, Conflict, TransactionCommit, Winner
+    from frazil.model import Commit, Conflict, ProcedureRows, TransactionCommit, Winner
     from frazil.on_spark.session import local as spark
     from frazil.read.changes import Changes
     from frazil.read.scan import Scan
@@ -51,6 +51,7 @@ else:
         "Lake": "frazil.lake:Lake",
         "LakeSnapshot": "frazil.transaction:LakeSnapshot",
         "MergeBuilder": "frazil.table.merge:MergeBuilder",
+        "ProcedureRows": "frazil.model:ProcedureRows",
         "Retry": "frazil.commit.retry:Retry",
         "Scan": "frazil.read.scan:Scan",
         "Table": "frazil.table.table:Table",
@@ -98,6 +99,7 @@ __all__ = [
     "NoSuchTable",
     "PartlyCommitted",
     "PermissionDenied",
+    "ProcedureRows",
     "RetriesExhausted",
     "Retry",
     "Scan",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -390,6 +390,15 @@ class Commit:
     """How often the statement was evaluated again, because rows that it would have read arrived or went."""
     expired: Expiry | None = None
     """What expire_snapshots() removed; None for every other call."""
+
+
+class ProcedureRows(list[dict[str, Any]]):
+    """The rows that a procedure of Iceberg returns, under its column names, with the Commit that they describe."""
+
+    def __init__(self, rows: Iterable[Mapping[str, Any]], commit: Commit | None = None) -> None:
+        super().__init__(map(dict, rows))
+        self.commit = commit
+        """None: the procedure has committed nothing to the table."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from frazil import observe
 from frazil.catalog.base import Head
@@ -731,6 +731,7 @@ class KeepForTransaction:
     transaction: Transaction
     ident: Ident
     lake: Lake
+    is_atomic: ClassVar[bool] = True
 
     @property
     def source(self) -> TableInTransaction:

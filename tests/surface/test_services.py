@@ -20,7 +20,6 @@ from frazil.services.execution import owner_of
 from frazil.services.leases import LEADER, TableLeases
 from frazil.services.registry import service_for
 from frazil.services.timeline import Action, fail_silent
-from frazil.table import writes
 from surface.matrix import files_of, named_files
 
 EVENTS = Ident.parse("s.events")
@@ -230,7 +229,7 @@ def partitioned(lake: frazil.Lake) -> frazil.Table:
 
 
 def compact(table: frazil.Table, claim: Callable[[Any], bool], **options: Any) -> frazil.Commit:
-    return writes.compact(table._destination, None, "binpack", None, options, claim)  # type: ignore[arg-type]
+    return table.compact(claim=claim, **options)
 
 
 def test_p44_two_compactions_split_the_groups_by_leases(lake: frazil.Lake) -> None:
@@ -379,7 +378,7 @@ def test_a_transaction_and_a_service_itself_start_no_service(lake: frazil.Lake) 
         tx.table("s.events").upsert([{"id": 1, "v": 9}])
     assert table.timeline() == []
     table.compact()
-    assert [each.plan for each in table.timeline()] == [{"reason": "it was called"}]
+    assert [each.plan["reason"] for each in table.timeline()] == ["it was called"]
 
 
 # Advice

@@ -389,7 +389,14 @@ def test_branches_tags_and_procedures(lake: frazil.Lake) -> None:
         "CALL system.rewrite_data_files(table => 'shop.events', where => 'id > 0', "
         "options => map('target-file-size-bytes', '1000000'))"
     )
-    assert done.files_removed == 2
+    assert done.commit.files_removed == 2
+    assert dict(zip(done.columns, done.rows[0], strict=True)) == {
+        "rewritten_data_files_count": 2,
+        "added_data_files_count": 1,
+        "rewritten_bytes_count": done.rows[0][2],
+        "failed_data_files_count": 0,
+        "removed_delete_files_count": 0,
+    }
     lake.sql("ALTER TABLE shop.events DROP BRANCH audit")
     lake.sql("ALTER TABLE shop.events DROP TAG IF EXISTS nope")
     lake.sql(
@@ -509,3 +516,78 @@ def test_qualifiers_are_replaced_only_where_they_are_qualifiers() -> None:
     statement = read_statement("e.id = x.e.y AND E.`e` = 'e.id' AND shop.e.z > e")
     names = {("e",): "", ("shop", "e"): "`t`"}
     assert renamed(statement, statement.tokens, names) == "id = x.e.y AND `e` = 'e.id' AND `t`.z > e"
+
+
+# Services
+
+
+def one_row(found: Any) -> dict[str, Any]:
+    assert isinstance(found, frazil.ProcedureRows)
+    (row,) = found
+    return row
+
+
+@pytest.fixture
+def scattered(lake: frazil.Lake) -> frazil.Table:
+    table = lake.create_table("shop.s", "id bigint not null, p string, v bigint", partition_by=["p"], keys=["id"])
+    for first in range(0, 12, 4):
+        table.append([{"id": n, "p": "ab"[n % 2], "v": 7 * n % 12} for n in range(first, first + 4)])
+    return table
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        "strategy => 'sort', sort_order => 'v desc nulls last, bucket(4, id)'",
+        "strategy => 'sort', sort_order => 'zorder(v, id)'",
+        "sort_order => 'hilbert(v,id)', options => map('rewrite-all', 'true')",
+        "strategy => 'hilbert', sort_order => 'HILBERT(v, id)'",
+    ],
+)
+def test_call_clusters(lake: frazil.Lake, scattered: frazil.Table, how: str) -> None:
+    row = one_row(lake.sql(f"CALL system.rewrite_data_files(table => 'shop.s', {how})"))
+    assert (row["rewritten_data_files_count"], row["added_data_files_count"]) == (6, 2)
+    assert row["rewritten_bytes_count"] > 0
+    assert scattered.scan().count() == 12
+
+
+def test_call_rewrites_a_branch(lake: frazil.Lake, scattered: frazil.Table) -> None:
+    scattered.create_branch("audit")
+    lake.sql("CALL system.rewrite_data_files(table => 'shop.s', branch => 'audit')")
+    assert len(scattered.files()) == 6
+    assert len(scattered.scan(ref="audit").files()) == 2
+
+
+def test_call_rewrites_delete_files_and_manifests(lake: frazil.Lake, scattered: frazil.Table) -> None:
+    scattered.compact()
+    for each in (1, 3):
+        scattered.delete(f"id = {each}", mode="merge-on-read")
+    row = one_row(lake.sql("CALL system.rewrite_position_delete_files('shop.s', map('rewrite-all', 'true'))"))
+    assert (row["rewritten_delete_files_count"], row["added_delete_files_count"]) == (2, 1)
+    assert row["rewritten_bytes_count"] > row["added_bytes_count"] > 0
+    row = one_row(lake.sql("CALL system.rewrite_position_delete_files('shop.s')"))
+    assert set(row.values()) == {0}
+    scattered.append([{"id": 100, "p": "a", "v": 0}])
+    row = one_row(lake.sql("CALL system.rewrite_manifests(table => 'shop.s', use_caching => false)"))
+    assert row == {"rewritten_manifests_count": 2, "added_manifests_count": 1}
+    scattered.append([{"id": 101, "p": "b", "v": 0}])
+    row = one_row(lake.sql("CALL system.rewrite_manifests(table => 'shop.s', sort_by => array('p'))"))
+    assert row == {"rewritten_manifests_count": 2, "added_manifests_count": 1}
+    row = one_row(lake.sql("CALL system.rewrite_manifests('shop.s')"))
+    assert set(row.values()) == {0}
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("strategy => 'binpack', sort_order => 'v'", "takes no sort_order"),
+        ("strategy => 'zorder', sort_order => 'hilbert(v, id)'", "does not fit"),
+        ("sort_order => 'zorder(nope)'", "nope"),
+        ("options => map('min-input-file', '2')", "min-input-files"),
+        ("strategy => 'magic'", "magic"),
+    ],
+)
+def test_call_refuses_what_it_does_not_know(lake: frazil.Lake, scattered: frazil.Table, how: str, said: str) -> None:
+    with pytest.raises(frazil.InvalidInput, match=said):
+        lake.sql(f"CALL system.rewrite_data_files(table => 'shop.s', {how})")
+    assert len(scattered.files()) == 6

@@ -32,6 +32,7 @@ from frazil.commit.context import Phase
 from frazil.errors import InvalidInput
 from frazil.model import Ident
 from frazil.verify.doctor import Finding, Report
+from surface.test_resurrection import foreign_rewrite
 
 
 @dataclass(frozen=True)
@@ -838,3 +839,43 @@ def test_advise_prints_the_health_and_what_is_due(run: Run, served: Path) -> Non
     assert "3 files fewer" in shown
     missing = [each for each in found["savings"] if not each["is_available"]]
     assert ("not in this version" in shown) is bool(missing)
+
+
+@pytest.fixture
+def scattered(tmp_path: Path) -> Path:
+    with frazil.connect(str(tmp_path / "scattered")) as lake:
+        lake.create_namespace("shop")
+        table = lake.create_table("shop.t", "id bigint not null, v bigint", keys=["id"])
+        for first in (0, 10):
+            table.append([{"id": each, "v": each} for each in range(first, first + 10)])
+    return tmp_path / "scattered"
+
+
+def test_compact_prints_its_plan_and_what_it_did(run: Run, scattered: Path) -> None:
+    planned = run("compact", "shop.t", "--uri", scattered, "--dry-run")
+    assert (planned.code, planned.out.count("2 files")) == (0, 1)
+    assert run("compact", "shop.t", "--uri", scattered, "--dry-run", "--output", "json").json["files"] == 2
+    assert run("compact", "shop.t", "--uri", scattered).out == "2 files became 1 file\n"
+    assert run("compact", "shop.t", "--uri", scattered).out == "Nothing was left to do\n"
+    refused = run("compact", "shop.t", "--uri", scattered, "--option", "min-input-file=2")
+    assert (refused.code, "min-input-files" in refused.err) == (2, True)
+
+
+def test_cluster_sorts_along_a_curve(run: Run, scattered: Path) -> None:
+    done = run("cluster", "shop.t", "--by", "v", "--by", "id", "--uri", scattered, "--output", "json")
+    assert (done.code, done.json["files_removed"], done.json["files_added"]) == (0, 2, 1)
+    assert run("cluster", "shop.t", "--by", "v desc", "--strategy", "sort", "--uri", scattered).code == 0
+    assert run("cluster", "shop.t", "--by", "nope", "--uri", scattered).code == 2
+
+
+def test_doctor_examines_a_table(run: Run, scattered: Path) -> None:
+    well = run("doctor", "shop.t", "--uri", scattered)
+    assert (well.code, "no delete was dropped" in well.out) == (0, True)
+    assert run("doctor", "shop.t", "--uri", scattered, "--output", "json").json == []
+    assert run("doctor", "shop.nope", "--uri", scattered).code == 3
+    with frazil.connect(str(scattered)) as lake:
+        table = lake.table("shop.t")
+        table.upsert([{"id": 3, "v": 30}], mode="equality")
+        foreign_rewrite(table, age=1)
+    ill = run("doctor", "shop.t", "--uri", scattered)
+    assert (ill.code, "by spark dropped a delete that still applies to 1 row of main" in ill.out) == (1, True)

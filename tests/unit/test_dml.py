@@ -35,8 +35,8 @@ from pyroaring import BitMap64
 
 from frazil.commit.operations import Base, Kind, RowCounts, Write
 from frazil.dml.append import append
-from frazil.dml.compact import compact
 from frazil.dml.delete import delete
+from frazil.dml.engine import ARROW
 from frazil.dml.overwrite import overwrite, replace_partitions
 from frazil.dml.row_delta import row_delta
 from frazil.dml.update import update
@@ -49,6 +49,8 @@ from frazil.format.metadata import TableMetadata
 from frazil.format.storage import Storage
 from frazil.model import Content, DataFile, Entry, Isolation, Predicate, Status
 from frazil.runtime import SYSTEM
+from frazil.services.compaction import Compaction
+from frazil.services.options import rewrite_options
 from unit.written import Row, Written
 
 MODES: tuple[Mode, ...] = (MERGE_ON_READ, COPY_ON_WRITE)
@@ -816,6 +818,13 @@ def test_a_row_delta_refuses_what_is_not_there(lake: Lake) -> None:
 
 
 # Compaction
+
+
+def compact(view: View, settings: Settings, where: Filter | None = None) -> Write:
+    metadata = view.metadata
+    options = rewrite_options(settings.options, metadata.properties, metadata.specs(), is_ordered=False)
+    compaction = Compaction(ARROW.rewrite, options, where)
+    return compaction.write(view, settings, compaction.plan(view).groups, drops_unneeded=True)
 
 
 def test_compact_puts_small_files_together(lake: Lake) -> None:

@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/**/*.md")])
 ADRS = sorted(ROOT.glob("docs/adr/[0-9]*.md"))
 STATUSES = {"Proposed", "Accepted", "Rejected", "Superseded"}
-RULES = (*range(1, 43), 44)
+RULES = range(1, 45)
 _FENCE = re.compile(r"^```python(?P<mark>[^\n]*)\n(?P<code>.*?)^```", re.MULTILINE | re.DOTALL)
 
 

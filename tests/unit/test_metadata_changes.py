@@ -887,6 +887,7 @@ class Variable:
 
     lake: Any = None
     ident = Ident(("ns",), "t")
+    is_atomic = True
 
     def __init__(self, table: TableMetadata) -> None:
         self.table = table

@@ -414,19 +414,59 @@ def create_namespace(
 
 @app.command()
 @verb
+def compact(
+    target: Target,
+    table: TableName,
+    where: Annotated[str | None, typer.Option("--where", help="Only files that may hold such rows.")] = None,
+    option: Annotated[list[str] | None, typer.Option("--option", help="KEY=VALUE, as in Iceberg; repeatable.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan, and write nothing.")] = False,
+) -> None:
+    """Put small files of a table together, and leave deleted rows out."""
+    from frazil.cli import _rewrite
+
+    with target.connect() as lake:
+        _rewrite.run(target, lake.table(table), where, option or [], dry_run=dry_run)
+
+
+@app.command()
+@verb
+def cluster(
+    target: Target,
+    table: TableName,
+    by: Annotated[list[str], typer.Option("--by", help='A column, or a term as in "ts desc"; repeatable.')],
+    strategy: Annotated[str, typer.Option("--strategy", help="hilbert, zorder or sort.")] = "hilbert",
+    where: Annotated[str | None, typer.Option("--where", help="Only files that may hold such rows.")] = None,
+    option: Annotated[list[str] | None, typer.Option("--option", help="KEY=VALUE, as in Iceberg; repeatable.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan, and write nothing.")] = False,
+) -> None:
+    """Sort the rows of a table, so that filters read fewer files."""
+    from frazil.cli import _rewrite
+
+    with target.connect() as lake:
+        _rewrite.run(target, lake.table(table), where, option or [], dry_run=dry_run, strategy=strategy, by=by)
+
+
+@app.command()
+@verb
 def doctor(
     target: Target,
     place: Annotated[
-        str | None, typer.Argument(metavar="URI", help="The catalog; otherwise --uri or FRAZIL_URI.")
+        str | None,
+        typer.Argument(metavar="URI|TABLE", help="The catalog, otherwise --uri or FRAZIL_URI; or a table of it."),
     ] = None,
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="Number of races.")] = 50,
     processes: Annotated[int, typer.Option("--processes", min=2, help="Number of processes.")] = 8,
     stall: Annotated[float, typer.Option("--stall", min=0, help="How long a request is delayed, in seconds.")] = 2.0,
     create: Annotated[bool, typer.Option("--create", help="Create the catalog if it does not exist.")] = False,
 ) -> int:
-    """Race real processes on a catalog and report whether its swap is atomic. Uses a namespace of its own."""
-    from frazil.cli._doctor import run
+    """Race real processes on a catalog and report whether its swap is atomic. Uses a namespace of its own.
 
+    With a table: name deletes that another engine's rewrite dropped although they still apply.
+    """
+    from frazil.cli._doctor import names_table, run, run_on_table
+
+    if place is not None and names_table(target, place):
+        return run_on_table(target, place)
     return run(target, place, rounds, processes, stall, create)
 
 

@@ -50,8 +50,8 @@ REQUIRED: dict[tuple[Kind, Isolation], tuple[Check, ...]] = {
     (Kind.MERGE, _SNAPSHOT): (*_HEAD, Check.ADDED_ONCE, *_ROWS),
     (Kind.ROW_DELTA, _SERIALIZABLE): (*_HEAD, Check.KEYS_UNCHANGED, *_ROWS, *_READS),
     (Kind.ROW_DELTA, _SNAPSHOT): (*_HEAD, Check.KEYS_UNCHANGED, *_ROWS),
-    (Kind.REWRITE, _SERIALIZABLE): (*_HEAD, *_REWRITE, *_READS),
-    (Kind.REWRITE, _SNAPSHOT): (*_HEAD, *_REWRITE),
+    (Kind.REWRITE, _SERIALIZABLE): (*_HEAD, Check.ADDED_ONCE, *_REWRITE, *_READS),
+    (Kind.REWRITE, _SNAPSHOT): (*_HEAD, Check.ADDED_ONCE, *_REWRITE),
     # A change without rows is an intent that is replayed on the head; the replay finds what no longer fits.
     (Kind.METADATA, _SERIALIZABLE): _INTENT,
     (Kind.METADATA, _SNAPSHOT): _INTENT,

@@ -137,7 +137,7 @@ def _write(write: Write) -> dict[str, Any]:
         "added": [_file(each) for each in write.added],
         "deletes": [_file(each) for each in write.deletes],
         "bundles": [[each.size_in_bytes, *_manifest(each.manifest)] for each in write.bundles],
-        "merges": [[each.parts, *_manifest(each.manifest)] for each in write.merges],
+        "merges": [[each.parts, *_manifest(_only(each.manifests))] for each in write.merges],
     }
 
 
@@ -161,8 +161,15 @@ def _write_of(ticket: QueuedCommit, raw: dict[str, Any]) -> Write:
         snapshot_properties=raw["properties"],
         own_snapshot=raw["own"],
         bundles=tuple(Bundle(_manifest_of(*rest), size) for size, *rest in raw["bundles"]),
-        merges=tuple(ManifestMerge(tuple(parts), _manifest_of(*rest)) for parts, *rest in raw["merges"]),
+        merges=tuple(ManifestMerge(tuple(parts), (_manifest_of(*rest),)) for parts, *rest in raw["merges"]),
     )
+
+
+def _only(manifests: Sequence[Manifest]) -> Manifest:
+    """A ticket has one manifest for each merge, as earlier versions read it."""
+    if len(manifests) != 1:
+        raise CannotWrite
+    return manifests[0]
 
 
 def _file(file: DataFile) -> list[Any]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from frazil.commit.operations import Base, Kind
-from frazil.commit.snapshot_layout import LINEAGE, VERB
+from frazil.commit.snapshot_layout import LINEAGE, VERB, only_marks
 from frazil.commit.summaries import Source
 from frazil.errors import CorruptMetadata, Unsupported
 from frazil.format.manifests import DATA_MANIFEST, read_manifest, read_manifest_list
@@ -274,14 +274,16 @@ def _read_change(
         removed=_files(files[Status.DELETED, True]),
         deletes=tuple(files[Status.ADDED, False]),
         removed_deletes=_files(files[Status.DELETED, False]),
-        is_delete=_only_deletes(snapshot, files[Status.ADDED, True]),
+        is_delete=_only_deletes(snapshot, files[Status.ADDED, True], files[Status.ADDED, False]),
         lineage_path=snapshot.summary.get(LINEAGE),
     )
     return change if _agrees(change, snapshot) else _compared_with_parent(storage, metadata, snapshot, change)
 
 
-def _only_deletes(snapshot: Snapshot, added: Sequence[Entry]) -> bool:
+def _only_deletes(snapshot: Snapshot, added: Sequence[Entry], deletes: Sequence[Entry]) -> bool:
     # Frazil's deletes may copy remaining rows into new files; a foreign delete is recognized by adding no files.
+    if snapshot.operation == "replace":
+        return only_marks(added, [entry.file for entry in deletes])
     return snapshot.summary.get(VERB) == Kind.DELETE or (snapshot.operation == "delete" and not added)
 
 

@@ -35,7 +35,7 @@ def merged(storage: Storage, runtime: Runtime, head: TableMetadata, branch: str)
         groups = (group for group in lay_out(live, (), head.properties, attempt=1).bins if len(group) > 1)
         merges.extend(_merge(storage, runtime, head, group) for group in groups)
     except BaseException:
-        storage.delete([merge.manifest.manifest_path for merge in merges])
+        storage.delete([each.manifest_path for merge in merges for each in merge.manifests])
         raise
     if not merges:
         return None
@@ -87,4 +87,4 @@ def _merge(storage: Storage, runtime: Runtime, head: TableMetadata, parts: Seque
     path = f"{head.metadata_folder}/{runtime.new_uuid()}-m0.avro"
     spec, schema = head.spec(spec_id), head.spec_schema(spec_id)
     new = write_manifest(storage, path, entries, spec=spec, schema=schema, content=content)
-    return ManifestMerge(tuple(manifest.manifest_path for manifest in parts), new.manifest)
+    return ManifestMerge(tuple(manifest.manifest_path for manifest in parts), (new.manifest,))

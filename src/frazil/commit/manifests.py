@@ -13,7 +13,7 @@ from functools import partial
 from frazil.commit.checks import Check
 from frazil.commit.operations import Bundle, Kind, Write
 from frazil.commit.rebase import Rebased
-from frazil.commit.snapshot_layout import Effect, SnapshotPosition, lay_out
+from frazil.commit.snapshot_layout import Effect, SnapshotPosition, lay_out, manifest_target
 from frazil.errors import StorageError
 from frazil.format.manifests import (
     DATA_MANIFEST,
@@ -25,6 +25,7 @@ from frazil.format.manifests import (
     with_counts,
     write_manifest,
     write_manifest_list,
+    write_manifests,
 )
 from frazil.format.metadata import TableMetadata
 from frazil.format.storage import Storage, is_local
@@ -61,6 +62,7 @@ class OperationManifests:
         self._storage = storage
         self._runtime = runtime
         self._new: dict[object, NewManifest] = {}
+        self._own_manifests: dict[object, tuple[NewManifest, ...]] = {}
         self._entries: dict[str, Sequence[Entry]] = {}
         """New manifest → its entries, for a merge that includes it."""
         self._position_deletes: dict[tuple[str, bytes], DataFile] = {}
@@ -158,6 +160,7 @@ class OperationManifests:
         """What the attempts so far have written, in addition to what was staged."""
         return [
             *(new.manifest.manifest_path for new in self._new.values()),
+            *(new.manifest.manifest_path for made in self._own_manifests.values() for new in made),
             *(file.file_path for file in self._position_deletes.values()),
             *self._sidecars,
         ]
@@ -182,18 +185,40 @@ class OperationManifests:
         groups: dict[tuple[int, int], list[Entry]] = {}
         for file in (*added, *deletes):
             content = DATA_MANIFEST if file.content == Content.DATA else DELETE_MANIFEST
-            number = position.copies_number if file.file_path in self._write.copies else None
+            is_copy = file.file_path in self._write.copies
+            number = position.copies_number if is_copy else self._write.numbers.get(file.file_path)
             groups.setdefault((content, file.spec_id), []).append(Entry(Status.ADDED, file, sequence_number=number))
-        made = []
+        made: list[NewManifest] = []
         for (content, spec_id), entries in groups.items():
             # Only copies have a sequence number of their own; everything else is the same on every head.
             key = (content, spec_id, tuple((id(entry.file), entry.sequence_number) for entry in entries))
-            made.append(self._once(key, head, spec_id, content, partial(list, entries)))
+            made.extend(self._rolled(key, head, spec_id, content, entries))
         return made
+
+    def _rolled(
+        self, key: object, head: TableMetadata, spec_id: int, content: int, entries: Sequence[Entry]
+    ) -> Sequence[NewManifest]:
+        """The entries in manifests of the target size."""
+        if key not in self._own_manifests:
+            found = write_manifests(
+                self._storage,
+                lambda: f"{head.metadata_folder}/{self._runtime.new_uuid()}-m0.avro",
+                entries,
+                target=manifest_target(head.properties),
+                spec=head.spec(spec_id),
+                schema=head.spec_schema(spec_id),
+                content=content,
+                sync=False,
+            )
+            self._own_manifests[key] = tuple(new for new, _ in found)
+            self._entries |= {new.manifest.manifest_path: part for new, part in found}
+        return self._own_manifests[key]
 
     def _sidecar(self, rebased: Rebased, taken: Sequence[DataFile], head: TableMetadata) -> str | None:
         """The lineage of the rows of removed files (P26), for operations that still track these rows."""
         if not any(file.content == Content.DATA for file in taken) or not (rebased.added or self._rewrites):
+            return None
+        if not self._write.has_lineage:
             return None
         if rebased.lineage is None and self._staged_sidecar is not None:
             return self._staged_sidecar
@@ -227,7 +252,8 @@ class OperationManifests:
         for merge in self._write.merges:
             older = set(paths[max(map(paths.index, merge.parts)) + 1 :])
             at = next((i for i, each in enumerate(manifests) if each.manifest_path in older), len(manifests))
-            manifests.insert(at, NewManifest(merge.manifest).named_by(position.snapshot_id, position.sequence_number))
+            new = (NewManifest(each) for each in merge.manifests)
+            manifests[at:at] = [each.named_by(position.snapshot_id, position.sequence_number) for each in new]
 
     def _take_out(
         self, live: Sequence[Manifest], rebased: Rebased, head: TableMetadata

@@ -115,12 +115,12 @@ class Bundle:
 
 @dataclass(frozen=True, slots=True)
 class ManifestMerge:
-    """A manifest that replaces several manifests of the table and has the same entries."""
+    """Manifests that replace manifests of the table and have the same entries."""
 
     parts: tuple[str, ...]
     """The paths of the replaced manifests."""
-    manifest: Manifest
-    """It is not in any manifest list yet."""
+    manifests: tuple[Manifest, ...]
+    """They are not in any manifest list yet."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -140,7 +140,7 @@ class Write:
     """New data files: new and updated rows, and copies of rows of removed files."""
     copies: Mapping[str, tuple[Run, ...]] = field(default_factory=dict)
     """Those of ``added`` that contain only copied rows, with the rows' sources. They keep the base's sequence number
-    (P20)."""
+    (P20). No runs: where the rows came from is not recorded, as sorted rows have too many runs (``has_lineage``)."""
     removed: tuple[DataFile, ...] = ()
     """Removed data files."""
     removed_deletes: tuple[DataFile, ...] = ()
@@ -150,6 +150,8 @@ class Write:
     add older files concurrently; a delete file that applies to such a file is kept (P36)."""
     deletes: tuple[DataFile, ...] = ()
     """New delete files: position deletes of one data file each, or equality deletes."""
+    numbers: Mapping[str, int] = field(default_factory=dict)
+    """Those of ``deletes`` that were in the table before, with the sequence numbers that they had (P43)."""
     positions: Mapping[str, BitMap64] = field(default_factory=dict)
     """Remaining data file → the rows that ``deletes`` deletes from it by position."""
     touched: Mapping[str, DataFile] = field(default_factory=dict)
@@ -194,7 +196,7 @@ class Write:
         """Every file that was written for this operation only."""
         if not self.owns_files:
             return []
-        merged = [merge.manifest.manifest_path for merge in self.merges]
+        merged = [each.manifest_path for merge in self.merges for each in merge.manifests]
         return [*(file.file_path for file in (*self.added, *self.deletes)), *merged]
 
     @property
@@ -202,6 +204,16 @@ class Write:
         """The new positions of the rows of removed files (P26)."""
         removed = {file.file_path for file in self.removed}
         return Lineage(self.copies, {path: rows for path, rows in self.moved.items() if path in removed})
+
+    @property
+    def has_lineage(self) -> bool:
+        """It is known where each copied row came from. Otherwise it cannot be rebased over deletes by position."""
+        return all(self.copies.values())
+
+    @property
+    def is_of_metadata(self) -> bool:
+        """It rewrites delete files or manifests, which costs little: after a conflict it is planned again."""
+        return bool(self.positions or self.merges)
 
     @property
     def has_equality_deletes(self) -> bool:

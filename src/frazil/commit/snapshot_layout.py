@@ -72,7 +72,7 @@ def lay_out(
         return ManifestLayout(alone)
     count = _number(properties, _MERGE_MIN_COUNT)
     minimum = count * (2 if later or attempt > 1 else 1)
-    target = _number(properties, _MERGE_TARGET_SIZE)
+    target = manifest_target(properties)
     bins: list[tuple[Manifest, ...]] = []
     is_due = False
     for content in (DATA_MANIFEST, DELETE_MANIFEST):
@@ -84,6 +84,11 @@ def lay_out(
         else:
             bins.extend(_merged((*new, *old), minimum, target))
     return ManifestLayout(tuple(bins), is_due)
+
+
+def manifest_target(properties: Mapping[str, str]) -> int:
+    """The size of a manifest, in bytes."""
+    return _number(properties, _MERGE_TARGET_SIZE)
 
 
 def _crosses(before: int, after: int, count: int) -> bool:
@@ -161,8 +166,18 @@ class Effect:
         return "delete" if self.kind is Kind.DELETE else "append"
 
     @property
+    def only_marks(self) -> bool:
+        """A service marked rows as deleted that were deleted before: nothing was written again."""
+        return self.operation == "replace" and only_marks(self.added, self.deletes)
+
+    @property
     def bytes_written(self) -> int:
         return sum(file.file_size_in_bytes for file in (*self.added, *self.deletes))
+
+
+def only_marks(added: Sequence[object], deletes: Sequence[DataFile]) -> bool:
+    """Whether a snapshot that changes no rows adds position deletes at most."""
+    return not added and all(file.content == Content.POSITION_DELETES for file in deletes)
 
 
 def change_of(
@@ -175,7 +190,8 @@ def change_of(
     """The effect as the change that other operations are checked against."""
 
     def entry(file: DataFile) -> Entry:
-        number = position.copies_number if file.file_path in write.copies else position.sequence_number
+        own = write.numbers.get(file.file_path, position.sequence_number)
+        number = position.copies_number if file.file_path in write.copies else own
         return Entry(Status.ADDED, file, position.snapshot_id, number, position.sequence_number)
 
     return Change(
@@ -186,7 +202,7 @@ def change_of(
         removed=effect.removed,
         deletes=tuple(map(entry, effect.deletes)),
         removed_deletes=effect.removed_deletes,
-        is_delete=effect.operation == "delete" or write.kind is Kind.DELETE,
+        is_delete=effect.operation == "delete" or write.kind is Kind.DELETE or effect.only_marks,
         lineage_path=effect.lineage_path,
         predicate=write.predicate,
         commits=commits,

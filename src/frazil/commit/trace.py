@@ -126,8 +126,10 @@ class _Tracer:
         self._dropped: set[str] = set()
         self._has_moved = False
         self._is_undecided = False
+        self._has_lineage = write.has_lineage
         self._whole = {file.file_path for file in write.removed}
         """Files that the operation removes with all of their rows, deleted ones included."""
+        self._respecced = tuple(_respecced(write))
         for file in write.removed:
             tracked = self._track(file)
             tracked.gone.add_range(0, file.record_count)
@@ -178,6 +180,7 @@ class _Tracer:
             if named is not None:
                 tracked.marks.append(deletes)
             rows = found[path]
+            self._must_be_known(tracked, change)
             self._must_be_free(tracked, rows, change)
             self._forget_copies(tracked, rows)
             if tracked.seen & rows:
@@ -200,6 +203,18 @@ class _Tracer:
         first, last = (int.from_bytes(each, "little", signed=True) for each in (lower, upper))
         rows = tracked.gone | tracked.seen
         return tracked if first <= last and rows.range_cardinality(first, last + 1) else None
+
+    def _must_be_known(self, tracked: _Tracked, change: Change) -> None:
+        """Rows that another writer takes out of a rewritten file are in a copy; which ones must be recorded."""
+        path = tracked.file.file_path
+        if not self._has_lineage and path in self._whole:
+            self._collision(
+                Check.FILES_EXIST,
+                change,
+                f"rows of {_name(path)} were deleted, and the rewrite did not record where it copied them to",
+                (path,),
+                "No data is lost. Run the rewrite again; it then plans from the current files",
+            )
 
     def _must_be_free(self, tracked: _Tracked, rows: Rows, change: Change) -> None:
         """A row has one owner: deleting a row twice is harmless, changing a row that is gone is not."""
@@ -227,6 +242,14 @@ class _Tracer:
                 self._stale.setdefault(piece.output, Rows()).update(hit.shift(piece.at - piece.first))
 
     def _equality_deletes(self, entry: Entry, change: Change) -> None:
+        if self._respecced and entry.file.partition:
+            self._collision(
+                Check.FILES_EXIST,
+                change,
+                "rows were deleted by key in one partition, and the rewrite moves rows to partitions of another spec",
+                tuple(file.file_path for file in self._respecced),
+            )
+        self._restored(entry, change)
         # Copies keep the sequence number of the base, so a later equality delete applies to them by itself (P19).
         for tracked in self._near(entry):
             path = tracked.file.file_path
@@ -243,6 +266,20 @@ class _Tracer:
                     Check.NO_NEW_DELETE_FILES,
                     change,
                     f"{_count(hit)} that this transaction read {_was(hit)} replaced or deleted by key in {_name(path)}",
+                    (path,),
+                )
+
+    def _restored(self, entry: Entry, change: Change) -> None:
+        """A delete that was put back is older than the base, so it does not apply to new copies of rows (P43)."""
+        if entry.sequence_number is None or entry.sequence_number > self._write.base.sequence_number:
+            return
+        for path in self._of_interest():
+            tracked = self._interest(path)
+            if tracked is not None and self._inspector.applies(entry, tracked.file):
+                self._collision(
+                    Check.FILES_EXIST,
+                    change,
+                    f"a delete was put back that another engine had dropped, and rows of {_name(path)} go with it",
                     (path,),
                 )
 
@@ -263,7 +300,7 @@ class _Tracer:
         tracked = self._interest(file.file_path)
         if tracked is None:
             return
-        if self._write.kind is Kind.REWRITE and change.operation == "replace":
+        if self._write.kind is Kind.REWRITE and file.file_path in self._whole and change.operation == "replace":
             self._collision(
                 Check.FILES_NOT_REMOVED,
                 change,
@@ -272,6 +309,7 @@ class _Tracer:
                 "No data is lost. Run the rewrite again; it then plans from the current files",
             )
             return
+        self._must_be_known(tracked, change)
         lineage = self._lineage_of(change)
         if lineage is None:
             what = f"{_name(file.file_path)} was replaced, and its writer recorded no lineage of the rows"
@@ -430,6 +468,13 @@ class _Tracer:
             frozenset(self._dropped),
             self._is_undecided,
         )
+
+
+def _respecced(write: Write) -> Iterator[DataFile]:
+    """Files whose rows a rewrite copies to another spec, where a delete in one partition would not reach them (P21)."""
+    if write.kind is Kind.REWRITE:
+        specs = {file.spec_id for file in write.added if file.file_path in write.copies}
+        yield from (file for file in write.removed if specs - {file.spec_id})
 
 
 def _rows_of(pieces: Iterable[Piece]) -> Rows:

@@ -199,8 +199,8 @@ def name_of(operations: Sequence[Operation]) -> str:
 
 def _is_of_service(operation: Operation) -> bool:
     if isinstance(operation, Write):
-        # A merge of manifests is committed by the leader of a group, with what waits.
-        return operation.kind is Kind.REWRITE and not operation.merges
+        # A leader commits its merge of manifests with what waits, and a statement waits for deletes to be put back.
+        return operation.kind is Kind.REWRITE and not (operation.may_share_a_snapshot or operation.numbers)
     return isinstance(operation.intent, ExpireSnapshots)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from frazil.commit.operations import Kind, RowCounts, Write
-from frazil.dml.compact import copied_rows
+from frazil.dml.rewrite import copied_rows
 from frazil.dml.view import Settings, View
 from frazil.dml.write_builder import WriteBuilder
 from frazil.expr import Filter, parse_filter

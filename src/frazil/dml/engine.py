@@ -11,12 +11,13 @@ from pyiceberg.schema import Schema
 
 from frazil.commit.operations import Write
 from frazil.dml.append import append
-from frazil.dml.compact import Claim, compact
 from frazil.dml.delete import delete
 from frazil.dml.matching import GivenRows, Matching, delete_keys, upsert_matching
 from frazil.dml.merge import Merge, Source
 from frazil.dml.merge_arrow import explain, merge
 from frazil.dml.overwrite import overwrite, replace_partitions
+from frazil.dml.resolve import Resolving, resolve
+from frazil.dml.rewrite import Rewriting, rewrite
 from frazil.dml.update import update
 from frazil.dml.upsert import UpsertMode, upsert
 from frazil.dml.view import Mode, Settings, View
@@ -56,7 +57,9 @@ class Engine(Protocol):
 
     def explain_merge(self, view: View, rows: object, plan: Merge) -> str: ...
 
-    def compact(self, view: View, settings: Settings, where: Filter | None, claim: Claim) -> Write: ...
+    def rewrite(self, view: View, settings: Settings, work: Rewriting) -> Write: ...
+
+    def resolve(self, view: View, settings: Settings, work: Resolving) -> Write: ...
 
     def row_schema(self, rows: object, schema: Schema | None) -> pa.Schema:
         """The columns that rows have. ``schema``: the table's, for rows without types of their own."""
@@ -111,8 +114,11 @@ class ArrowEngine:
     def explain_merge(self, view: View, rows: object, plan: Merge) -> str:
         return explain(view, rows, plan)
 
-    def compact(self, view: View, settings: Settings, where: Filter | None, claim: Claim) -> Write:
-        return compact(view, settings, where, claim)
+    def rewrite(self, view: View, settings: Settings, work: Rewriting) -> Write:
+        return rewrite(view, settings, work)
+
+    def resolve(self, view: View, settings: Settings, work: Resolving) -> Write:
+        return resolve(view, settings, work)
 
     def row_schema(self, rows: object, schema: Schema | None) -> pa.Schema:
         return incoming_schema(rows, schema)

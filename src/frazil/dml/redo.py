@@ -66,6 +66,10 @@ def without_lost_groups(write: Write, after: View) -> Write:
     The base stays: the copies are as old as the snapshot that was read (rule P20).
     """
     live = _tasks(after, parse_filter(None, after.schema))
+    if not write.has_lineage:
+        # Which files of a group went into which copies is not recorded either.
+        copied = replace(write, added=(), copies={}, removed=())
+        return replace(copied, removed_deletes=(), unneeded={})
     dirty = _with_mixed(write, {file.file_path for file in write.removed if file.file_path not in live})
     kept = _without(write, dirty)
     # Whether the delete files that applied to nothing are needed by the files that now stay was not examined.

@@ -17,12 +17,12 @@ from pyroaring import BitMap64
 from frazil.commit.operations import Kind, Read, RowCounts, Write
 from frazil.dml.view import MERGE_ON_READ, Mode, Settings, View
 from frazil.expr import Filter, parse_filter
-from frazil.model import Content, DataFile, Predicate, Run
+from frazil.model import Content, DataFile, Entry, Predicate, Run
 from frazil.read.arrow import ReadContext, count_task
 from frazil.read.deletes import Keys
 from frazil.read.plan import FileTask, has_deletes, named_file, plan
 from frazil.read.positions import bitmap, rows_with_matches, rows_with_positions
-from frazil.stage.arrow import StagedFiles, check_writable, stage, stage_copies
+from frazil.stage.arrow import StagedFiles, check_writable, stage, stage_copies, stage_reordered
 from frazil.stage.deletes import stage_keys, stage_positions
 
 pc: Any = pyarrow.compute
@@ -120,7 +120,7 @@ class WriteBuilder:
 
     def live_rows(self, task: FileTask) -> int:
         """The number of rows that no delete removes. The file is opened only where equality deletes apply."""
-        return count_task(replace(task, residual=None), self._counting)
+        return count_task(replace(task, residual=None), self.key_context)
 
     def remove(self, task: FileTask) -> None:
         """Remove the whole file, and the delete files that apply to it alone."""
@@ -155,6 +155,24 @@ class WriteBuilder:
         self._parts.added += copied.files
         self._parts.copies.update(copied.runs)
 
+    def copy_reordered(
+        self, rows: pa.Table, runs: Sequence[Run], *, spec_id: int, partition: tuple[Any, ...], sort_order_id: int
+    ) -> None:
+        """Write rows of removed files again, in another order. ``runs``: where they came from, if that is recorded."""
+        view = self.view
+        copied = stage_reordered(
+            rows,
+            runs,
+            metadata=view.metadata,
+            storage=view.storage,
+            spec_id=spec_id,
+            partition=partition,
+            sort_order_id=sort_order_id,
+            runtime=view.runtime,
+            options=self._settings.options,
+        )
+        self.adopt_copies(copied.files, copied.runs)
+
     def drop_unneeded_deletes(self) -> None:
         """Remove delete files that apply to no remaining file. Call it after the last ``remove``.
 
@@ -171,6 +189,15 @@ class WriteBuilder:
             if path not in needed and path not in parts.removed_deletes:
                 parts.removed_deletes[path] = entry.file
                 parts.unneeded[path] = entry.sequence_number or 0
+
+    def drop_deletes(self, entries: Sequence[Entry]) -> None:
+        """Remove delete files whose work is done otherwise. One that reaches an older file, which another writer adds
+        meanwhile, is kept.
+        """
+        for entry in entries:
+            path = entry.file.file_path
+            self._parts.removed_deletes[path] = entry.file
+            self._parts.unneeded[path] = entry.sequence_number or 0
 
     def add_keys(self, keys: Sequence[pa.RecordBatch], field_ids: Sequence[int], spec_id: int) -> None:
         """Delete every older row with one of these keys."""
@@ -212,7 +239,8 @@ class WriteBuilder:
         return self.view.read_context()
 
     @cached_property
-    def _counting(self) -> ReadContext:
+    def key_context(self) -> ReadContext:
+        """For no columns but those that deletes and filters compare."""
         return self.narrowed(Schema())
 
     def narrowed(self, schema: Schema) -> ReadContext:

@@ -90,6 +90,41 @@ def write_manifest(
     sync: bool = True,
 ) -> NewManifest:
     """Write one manifest of one spec (rule P15), durably. ``sync``: as for ``Storage.write``."""
+    data = _encoded(entries, spec, schema, content)
+    storage.write(path, data, sync=sync)
+    return NewManifest(_describe(path, len(data), entries, spec, schema, content))
+
+
+def write_manifests(
+    storage: Storage,
+    new_path: Callable[[], str],
+    entries: Sequence[Entry],
+    *,
+    target: int,
+    spec: PartitionSpec,
+    schema: Schema,
+    content: int = DATA_MANIFEST,
+    sync: bool = True,
+) -> list[tuple[NewManifest, Sequence[Entry]]]:
+    """Write entries of one spec into manifests of about ``target`` bytes, durably and in order; each with its entries.
+
+    ``sync``: as for ``Storage.write``.
+    """
+    data = _encoded(entries, spec, schema, content)
+    count = min(len(entries), -(-len(data) // target))
+    if count <= 1:
+        path = new_path()
+        storage.write(path, data, sync=sync)
+        return [(NewManifest(_describe(path, len(data), entries, spec, schema, content)), entries)]
+    made = []
+    for number in range(count):
+        part = entries[len(entries) * number // count : len(entries) * (number + 1) // count]
+        new = write_manifest(storage, new_path(), part, spec=spec, schema=schema, content=content, sync=sync)
+        made.append((new, part))
+    return made
+
+
+def _encoded(entries: Sequence[Entry], spec: PartitionSpec, schema: Schema, content: int) -> bytes:
     schema_json, spec_json = schema.model_dump_json(), spec.model_dump_json()
     avro = _manifest_schema(spec_json, schema_json)
     header = {
@@ -100,9 +135,7 @@ def write_manifest(
         "content": "deletes" if content == DELETE_MANIFEST else "data",
     }
     encode = EntryEncoder([field.field_type for field in spec.partition_type(schema).fields])
-    data = write_container(avro, header, map(encode, entries))
-    storage.write(path, data, sync=sync)
-    return NewManifest(_describe(path, len(data), entries, spec, schema, content))
+    return write_container(avro, header, map(encode, entries))
 
 
 def write_manifest_list(

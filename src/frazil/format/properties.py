@@ -21,6 +21,8 @@ SERVICES = "frazil.services."
 """Prefix of what decides about table services: thresholds, and their mode."""
 SERVICES_MODE = "frazil.services.mode"
 MODES = ("inline", "async", "service", "off")
+LINEAGE_RUNS = "frazil.lineage.max-runs"
+"""Beyond so many runs of rows a rewrite does not record where it copied each row from; 500,000 by default."""
 _AT_LEAST = {
     "commit.retry.num-retries": 0,
     "commit.retry.min-wait-ms": 0,
@@ -36,6 +38,7 @@ _AT_LEAST = {
     ORPHAN_GRACE: 1,
     RETENTION_MIN_AGE: 0,
     REGISTER_AFTER: 0,
+    LINEAGE_RUNS: 0,
 }
 _PLACES = ("write.data.path", "write.metadata.path", "write.object-storage.path")
 

@@ -11,22 +11,23 @@ import pyarrow as pa
 from pyiceberg.schema import Schema
 
 from frazil.commit.operations import Kind, Read, RowCounts, Write
-from frazil.dml.compact import Claim, chosen_files, claimed, groups_of, packing
 from frazil.dml.engine import EngineName
 from frazil.dml.matching import GivenRows, Matching
 from frazil.dml.merge import Merge, Source
 from frazil.dml.merge_match import source_schema
 from frazil.dml.overwrite import replaced_spec, without_residual_if_replaced
+from frazil.dml.resolve import Resolving
+from frazil.dml.rewrite import Rewriting
 from frazil.dml.upsert import UpsertMode, key_ids, reaching_spec
 from frazil.dml.view import COPY_ON_WRITE, MERGE_ON_READ, Mode, Settings, View
 from frazil.expr import Filter, in_partitions
 from frazil.format.partitions import partition_identity, reaches_everything
 from frazil.format.schemas import arrow_schema, match_name
 from frazil.on_spark import matching
-from frazil.on_spark.changes import stage_copies
 from frazil.on_spark.fitting import conform_frame
 from frazil.on_spark.keys import KeyFrame
 from frazil.on_spark.merge import explain, merge
+from frazil.on_spark.rewrite import rewrite
 from frazil.on_spark.scan import FILE, POSITION
 from frazil.on_spark.session import Frame, Session, is_frame, session_of
 from frazil.on_spark.stage import stage_keys
@@ -157,20 +158,16 @@ class SparkEngine:
     def explain_merge(self, view: View, rows: object, plan: Merge) -> str:
         return explain(self.spark, view, self._frame(rows, view.schema), plan)
 
-    def compact(self, view: View, settings: Settings, where: Filter | None, claim: Claim) -> Write:
-        how = packing(view, settings)
-        plain = replace(settings, options=how.for_files)
-        with SparkWriteBuilder(self.spark, view, plain) as builder:
-            tasks = chosen_files(view, where)
-            numbers = {id(task): number for number, task in enumerate(tasks)}
-            found = claimed(groups_of(tasks, how, lambda task: bool(task.deletes)), claim)
-            groups = [[numbers[id(task)] for task in group] for group in found]
-            chosen = [number for group in groups for number in group]
-            for number in chosen:
-                builder.remove(tasks[number])
-            copies = stage_copies(self.spark, builder.with_keyed(tasks, chosen, None), groups, tasks, view, plain)
-            builder.adopt_copies(copies.files, copies.runs)
-            builder.drop_unneeded_deletes()
+    def rewrite(self, view: View, settings: Settings, work: Rewriting) -> Write:
+        return rewrite(self.spark, view, settings, work)
+
+    def resolve(self, view: View, settings: Settings, work: Resolving) -> Write:
+        with SparkWriteBuilder(self.spark, view, replace(settings, options={})) as builder:
+            tasks = list(work.tasks)
+            dead = builder.with_keyed(tasks, range(len(tasks)), None)
+            if dead is not None:
+                builder.mark_numbered(tasks, dead)
+            builder.drop_deletes(work.resolved)
             return builder.build(Kind.REWRITE, RowCounts())
 
     # Rows

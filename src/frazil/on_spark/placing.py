@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
+from frazil.dml import curves
 from frazil.dml.view import View
 from frazil.format.storage import Storage, canonical, is_local, local_path
-from frazil.on_spark import executor, executor_changes, executor_footers
+from frazil.on_spark import executor, executor_changes, executor_footers, executor_reorder
 
 _SPARKS_SEED = 42
 
@@ -19,7 +20,7 @@ def by_value(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """A function of an executor module, pickled by value, as executors need not have Frazil installed."""
     from pyspark import cloudpickle
 
-    for module in (executor, executor_changes, executor_footers):
+    for module in (executor, executor_changes, executor_footers, executor_reorder, curves):
         cloudpickle.register_pickle_by_value(module)
     return function
 

@@ -122,7 +122,7 @@ def stage_rows(
     Raises SchemaMismatch, InvalidInput, Unsupported, StorageError, SparkFailed.
     """
     layout = layout_for(metadata, metadata.schema(), metadata.default_spec_id, options or {}, "rows")
-    job = _Job(session_of(frame), layout, metadata, storage, runtime, _native_at_all(layout, session_of(frame)))
+    job = WriteJob(session_of(frame), layout, metadata, storage, runtime, _native_at_all(layout, session_of(frame)))
     with translated(f"write to {table}"):
         files = _staged(frame, job, where)
     return StagedFiles(
@@ -152,7 +152,7 @@ def stage_keys(
     """
     layout = layout_for(metadata, key_schema(metadata.schema(), field_ids), spec_id, {}, "keys")
     native = _native_at_all(layout, session_of(frame))
-    job = _Job(session_of(frame), layout, metadata, storage, runtime, native, keys=True)
+    job = WriteJob(session_of(frame), layout, metadata, storage, runtime, native, keys=True)
     with translated("write of deletes by key"):
         files = _staged(frame, job, None)
     ids = tuple(sorted(field_ids))
@@ -160,7 +160,7 @@ def stage_keys(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Job:
+class WriteJob:
     """One write of one frame."""
 
     spark: Session
@@ -214,7 +214,7 @@ class _File:
     nulls: Mapping[str, int]
 
 
-def _staged(frame: Frame, job: _Job, where: Filter | None) -> tuple[DataFile, ...]:
+def _staged(frame: Frame, job: WriteJob, where: Filter | None) -> tuple[DataFile, ...]:
     from pyspark.sql import Observation
 
     metrics = _metrics(job, where)
@@ -241,17 +241,17 @@ def _quoted(name: str) -> str:
 # The frame that is written
 
 
-def _physical(frame: Frame, job: _Job) -> Frame:
+def _physical(frame: Frame, job: WriteJob) -> Frame:
     """The columns of the files, and the row's partition as a string."""
     key = ("physical", frame.schema, str(job.layout.schema), job.native)
-    names, columns = cached(job.spark, key, lambda: _file_columns(frame, job))
+    names, columns = cached(job.spark, key, lambda: file_columns(frame, job))
     made = frame.toDF(*names).select(*columns)
     if job.partitioned:
         made = with_partition(made, job.hidden, job.spec, job.layout.schema, job.at)
     return made
 
 
-def _file_columns(frame: Frame, job: _Job) -> tuple[list[str], list[SparkColumn]]:
+def file_columns(frame: Frame, job: WriteJob) -> tuple[list[str], list[SparkColumn]]:
     names, fitted = fitted_columns(frame, job.layout.schema)
     columns = []
     for column, field in zip(fitted, file_schema(job.layout.schema).fields, strict=True):
@@ -279,7 +279,7 @@ def _nullable(kind: Any) -> Any:
     return kind
 
 
-def _distributed(frame: Frame, job: _Job) -> Frame:
+def _distributed(frame: Frame, job: WriteJob) -> Frame:
     """Distribute rows as ``write.distribution-mode`` says, so that few tasks write one partition."""
     mode = job.metadata.properties.get(DISTRIBUTION, "hash" if job.partitioned else "none").lower()
     if mode not in _MODES:
@@ -287,7 +287,7 @@ def _distributed(frame: Frame, job: _Job) -> Frame:
     if job.keys:
         # Delete files slow down every reader: write few, whatever the frame's partitioning.
         return frame.hint("rebalance", *([job.hidden] if job.partitioned else []))
-    if mode == "range" and (keys := _sort_keys(job)):
+    if mode == "range" and (keys := sort_keys(job)):
         return frame.repartitionByRange(*keys)
     if mode == "hash" and job.partitioned:
         # Adaptive execution may split a large partition over several tasks and join small ones.
@@ -295,12 +295,12 @@ def _distributed(frame: Frame, job: _Job) -> Frame:
     return frame
 
 
-def _sorted(frame: Frame, job: _Job) -> Frame:
-    keys = _sort_keys(job)
+def _sorted(frame: Frame, job: WriteJob) -> Frame:
+    keys = sort_keys(job)
     return frame.sortWithinPartitions(*keys) if keys else frame
 
 
-def _sort_keys(job: _Job) -> list[SparkColumn]:
+def sort_keys(job: WriteJob) -> list[SparkColumn]:
     """The partition first, so that a task has one file open at a time. Like Iceberg, Spark sorts NaN last."""
     from pyiceberg.table.sorting import NullOrder, SortDirection
     from pyspark.sql import functions as F
@@ -354,7 +354,7 @@ class _Metrics:
         _raise_misfits(lines)
 
 
-def _metrics(job: _Job, where: Filter | None) -> _Metrics:
+def _metrics(job: WriteJob, where: Filter | None) -> _Metrics:
     from pyspark.sql import functions as F
 
     columns = [F.count(F.lit(1)).alias("rows")]
@@ -456,7 +456,7 @@ def _sync_folder(folder: str) -> None:
 
 
 @contextlib.contextmanager
-def _new_folder(job: _Job) -> Iterator[_Folder]:
+def _new_folder(job: WriteJob) -> Iterator[_Folder]:
     # A fresh random name for each write (rule P13), chosen by the table's location provider.
     path = job.layout.locations.new_data_location(job.runtime.new_hex(), None)
     check_reachable(job.spark, path, job.storage)
@@ -489,7 +489,7 @@ def _native_at_all(layout: WriteLayout, spark: Session) -> bool:
     )
 
 
-def _write_natively(frame: Frame, folder: _Folder, job: _Job) -> list[_File]:
+def _write_natively(frame: Frame, folder: _Folder, job: WriteJob) -> list[_File]:
     writer = frame.write.mode("append").options(**_write_options(job))
     if job.partitioned:
         writer = writer.partitionBy(job.hidden)
@@ -518,11 +518,11 @@ def _is_written(inside: str) -> bool:
     return name.startswith("part-") and name.endswith(".parquet") and not folder.startswith("_temporary")
 
 
-def _folder_text(path: str, job: _Job) -> str:
+def _folder_text(path: str, job: WriteJob) -> str:
     return path.rsplit("/", 2)[1].removeprefix(f"{job.hidden}=") if job.partitioned else ""
 
 
-def _write_options(job: _Job) -> dict[str, str]:
+def _write_options(job: WriteJob) -> dict[str, str]:
     settings = job.layout.settings
     options = {
         **_COMMIT,
@@ -538,7 +538,7 @@ def _write_options(job: _Job) -> dict[str, str]:
     return options
 
 
-def _row_bytes(job: _Job) -> float:
+def _row_bytes(job: WriteJob) -> float:
     """The estimated size of a row: the table's average so far, or a guess by type."""
     head = None if job.keys else job.metadata.head_snapshot()
     if head is not None:
@@ -578,7 +578,7 @@ def _is_short(kind: IcebergType) -> bool:
 # Footers
 
 
-def _footers(paths: list[str], job: _Job) -> dict[str, Any]:
+def _footers(paths: list[str], job: WriteJob) -> dict[str, Any]:
     if len(paths) <= _FOOTERS_ON_DRIVER:
         with ThreadPoolExecutor(_READERS) as pool:
             return dict(zip(paths, pool.map(partial(_read_footer, job.storage), paths), strict=True))
@@ -593,7 +593,7 @@ def _read_footer(storage: Storage, path: str) -> Any:
         return pq.read_metadata(stream)
 
 
-def _check_types(path: str, footer: Any, job: _Job) -> None:
+def _check_types(path: str, footer: Any, job: WriteJob) -> None:
     """Another thread may change settings for types and ids while Spark writes (rule P38)."""
     legacy = _LEGACY & set(footer.metadata or {})
     found = footer.schema.to_arrow_schema()
@@ -627,17 +627,18 @@ def _plain(kind: Any) -> Any:
 # The Arrow writer
 
 
-def _write_with_arrow(frame: Frame, folder: _Folder, job: _Job) -> list[_File]:
-    work = by_value(partial(executor.write_rows, _arrow_job(folder, job)))
+def _write_with_arrow(frame: Frame, folder: _Folder, job: WriteJob) -> list[_File]:
+    work = by_value(partial(executor.write_rows, arrow_job(folder.path, job)))
     rows = frame.mapInArrow(work, executor.WRITTEN).collect()
-    return [_returned(row) for row in rows]
+    return [returned(row) for row in rows]
 
 
-def _arrow_job(folder: _Folder, job: _Job) -> dict[str, Any]:
+def arrow_job(folder: str, job: WriteJob) -> dict[str, Any]:
+    """What ``executor.write_rows`` needs to know."""
     layout, settings = job.layout, job.layout.settings
     return {
-        "folder": folder.path,
-        "s3": s3_options(job.storage, folder.path),
+        "folder": folder,
+        "s3": s3_options(job.storage, folder),
         "partitioned": job.partitioned,
         "schema": pa.schema([_relaxed(field) for field in layout.target]),
         "names": [each.name for each in layout.schema.fields],
@@ -670,7 +671,7 @@ def _relaxed_type(kind: Any) -> Any:
     return kind
 
 
-def _returned(row: Any) -> _File:
+def returned(row: Any) -> _File:
     nans, signs, nulls = pickle.loads(row["observed"])  # noqa: S301 - pickled by Frazil's functions
     observed = statistics.Observed(nans=nans, uuid_signs=signs)
     footer = pickle.loads(row["footer"])  # noqa: S301
@@ -702,7 +703,7 @@ def _leaf_nulls(footer: Any) -> dict[str, int]:
     return nulls
 
 
-def _check_nulls(files: Sequence[_File], job: _Job) -> None:
+def _check_nulls(files: Sequence[_File], job: WriteJob) -> None:
     totals: dict[str, int] = {}
     for file in files:
         for name, count in file.nulls.items():
@@ -720,7 +721,7 @@ def _check_nulls(files: Sequence[_File], job: _Job) -> None:
     _raise_misfits(lines)
 
 
-def _described(file: _File, job: _Job) -> DataFile:
+def _described(file: _File, job: WriteJob) -> DataFile:
     partition = decode_partition(file.partition, job.spec, job.layout.schema) if job.partitioned else ()
     if partition is None:
         partition = _partition_of_first_row(file, job)
@@ -768,7 +769,7 @@ def _is_uncertain(chunk: Any) -> bool:
     return math.isnan(known.min_raw) or math.isnan(known.max_raw)
 
 
-def _partition_of_first_row(file: _File, job: _Job) -> tuple[Any, ...]:
+def _partition_of_first_row(file: _File, job: WriteJob) -> tuple[Any, ...]:
     import uuid
 
     with job.storage.open_input(file.path) as stream:

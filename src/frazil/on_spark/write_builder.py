@@ -161,6 +161,11 @@ class SparkWriteBuilder(WriteBuilder):
             self.adopt_moves(_Uncopied([tasks[number].file for number in whole], {}))
         return sum(marks.counts.values()) + marks.repeated
 
+    def mark_numbered(self, tasks: Sequence[FileTask], positions: Frame) -> None:
+        """Mark these rows as deleted. FILE is the index of a task here."""
+        marks = stage_position_deletes(self.spark, positions, tasks, self.view)
+        self.adopt_marks(marks.deletes, marks.touched, marks.rows(self.view))
+
     def _delete_few(self, tasks: Sequence[FileTask], few: pa.Table, mode: Mode, *, moved: bool) -> int:
         partial: list[int] = []
         for number, rows in _by_file(few).items():

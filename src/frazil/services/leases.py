@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from frazil import observe
 from frazil.catalog.base import Leases
 from frazil.errors import FrazilError
 
+Claim = Callable[[Iterable[str]], bool]
+"""Takes a group of files by their paths; False: another service has taken it."""
 LEASE_MS = 60_000
 _SKETCH = 8
 LEADER = "leader"

@@ -218,7 +218,8 @@ def _of_write(write: Write) -> Iterator[tuple[str, Manifest | None]]:
     for bundle in write.bundles:
         yield bundle.manifest.manifest_path, bundle.manifest
     for merge in write.merges:
-        yield merge.manifest.manifest_path, merge.manifest
+        for each in merge.manifests:
+            yield each.manifest_path, each
 
 
 # Files that only dropped snapshots have

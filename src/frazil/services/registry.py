@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from frazil.services import policy
+from frazil.services.leases import Claim
 from frazil.services.progress import ServiceProgress
-
-Claim = Callable[[Any], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +44,7 @@ class Service:
 
 SERVICES: tuple[Service, ...] = (
     Service(policy.RESOLVE, "resolve_deletes", instead=policy.COMPACT),
-    Service(policy.REWRITE_DELETES, "rewrite_deletes", instead=policy.COMPACT),
+    Service(policy.REWRITE_DELETES, "rewrite_position_deletes", instead=policy.COMPACT),
     Service(policy.COMPACT, "compact"),
     Service(policy.EXPIRE, "expire_snapshots"),
     Service(policy.MANIFESTS, "rewrite_manifests"),
@@ -67,6 +66,7 @@ def outcome_of(result: object) -> dict[str, Any]:
     to_dict = getattr(result, "to_dict", None)
     if callable(to_dict):
         return dict(to_dict())
+    result = getattr(result, "commit", result)
     names = ("commit_id", "changed", "snapshot_id", "files_added", "files_removed", "rows_deleted", "bytes_written")
     found = {name: getattr(result, name) for name in names if hasattr(result, name)}
     if "commit_id" in found:

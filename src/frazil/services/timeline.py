@@ -62,6 +62,7 @@ class Action:
     asked_to_stop: Callable[[], bool] = lambda: False
     is_lost: bool = False
     """Another run has failed the action: its owner seemed dead."""
+    _plan: dict[str, Any] = field(default_factory=dict)
     _detail: dict[str, Any] = field(default_factory=dict)
 
     def request(self, plan: Mapping[str, Any]) -> None:
@@ -70,7 +71,8 @@ class Action:
             return
         owner = self.owner
         about = (self.action_id, self.table_uuid, self.service, ActionState.REQUESTED)
-        entry = TimelineEntry(*about, owner.token, owner.app, owner.host, owner.pid, redacted(plan))
+        self._plan.update(redacted(plan))
+        entry = TimelineEntry(*about, owner.token, owner.app, owner.host, owner.pid, self._plan)
         try:
             self.timeline.request(entry)
         except FrazilError as error:
@@ -83,7 +85,8 @@ class Action:
         self._advance(ActionChange(ActionState.INFLIGHT, detail=self._detail))
 
     def planned(self, plan: Mapping[str, Any]) -> None:
-        self._advance(ActionChange(ActionState.INFLIGHT, plan=redacted(plan)))
+        self._plan.update(redacted(plan))
+        self._advance(ActionChange(ActionState.INFLIGHT, plan=self._plan))
 
     def advanced(self, done: int, total: int, detail: Mapping[str, Any]) -> None:
         self._detail.update(redacted(detail))
@@ -98,6 +101,10 @@ class Action:
         self._advance(ActionChange(ActionState.INFLIGHT))
 
     def complete(self, outcome: Mapping[str, Any]) -> None:
+        made = self._detail.get(COMMIT_IDS, ())
+        if len(made) > 1:
+            # A service that commits group by group returns the last commit alone.
+            outcome = {**outcome, COMMIT_IDS: made}
         self._advance(ActionChange(ActionState.COMPLETED, outcome=redacted(outcome)))
 
     def fail(self, error: BaseException) -> None:

@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from frazil.errors import InvalidInput, Unsupported
 from frazil.format.schemas import suggestion
 from frazil.format.times import milliseconds
-from frazil.model import Commit, Expiry
+from frazil.model import Commit, Expiry, ProcedureRows
+from frazil.services import manifests
 from frazil.sql.session import Context
 from frazil.sql.tokens import Cursor, read_statement
+from frazil.table import services
 from frazil.table.handle import TableHandle
+from frazil.table.options import WriteOptions
 from frazil.wording import counted
 
 Arguments = Mapping[str, Any]
 _DAY_MS = 24 * 60 * 60 * 1000
-
-
-class ProcedureRows(list[dict[str, Any]]):
-    """The rows that a procedure of Iceberg returns, under its column names, with the Commit that they describe."""
-
-    def __init__(self, rows: Iterable[Mapping[str, Any]], commit: Commit | None = None) -> None:
-        super().__init__(map(dict, rows))
-        self.commit = commit
-        """None: the procedure has committed nothing to the table."""
 
 
 def call(context: Context, cursor: Cursor) -> Commit | ProcedureRows:
@@ -79,6 +74,8 @@ def _value(cursor: Cursor) -> Any:
         return cursor.text("a timestamp, such as '2026-11-01T00:00:00Z'")
     if token.says("TRUE", "FALSE", "NULL"):
         return {"TRUE": True, "FALSE": False, "NULL": None}[cursor.take().value.upper()]
+    if cursor.accept("ARRAY"):
+        return cursor.listed(_value, "values in parentheses")
     if cursor.accept("MAP"):
         values = cursor.listed(_value, "keys and values in parentheses")
         if len(values) % 2:
@@ -127,12 +124,96 @@ def _set_current_snapshot(table: TableHandle, given: Arguments) -> Commit:
     return table.set_current_snapshot(target[0])
 
 
-def _rewrite_data_files(table: TableHandle, given: Arguments) -> Commit:
-    if given.get("sort_order") is not None:
-        raise Unsupported("rewrite_data_files only bin-packs in this release", advice="Leave sort_order out")
-    return table.compact(
-        given.get("where"), strategy=given.get("strategy") or "binpack", options=given.get("options") or {}
+def _result(commit: Commit | None, **row: object) -> ProcedureRows:
+    """One row."""
+    return ProcedureRows([row], commit)
+
+
+_CURVE = re.compile(r"(?P<curve>zorder|hilbert)\s*\((?P<columns>.*)\)", re.IGNORECASE | re.DOTALL)
+
+
+def _order(given: Arguments) -> tuple[str, list[str]]:
+    """The strategy, and its terms. A curve is written as a sort order: ``zorder(a, b)``."""
+    strategy = str(given.get("strategy") or ("sort" if given.get("sort_order") else "binpack")).lower()
+    text = given.get("sort_order")
+    if text is None:
+        return strategy, []
+    if not isinstance(text, str) or not text.strip():
+        raise InvalidInput(f"sort_order must be text such as 'ts desc, id' or 'zorder(a, b)', not {text!r}")
+    if strategy == "binpack":
+        raise InvalidInput("The strategy 'binpack' takes no sort_order", advice="Write strategy => 'sort'")
+    curve = _CURVE.fullmatch(text.strip())
+    if curve is None:
+        return strategy, _terms(text)
+    if strategy not in ("sort", curve["curve"].lower()):
+        raise InvalidInput(f"The strategy {strategy!r} does not fit the sort_order {text!r}")
+    return curve["curve"].lower(), _terms(curve["columns"])
+
+
+def _terms(text: str) -> list[str]:
+    """Split at the commas outside of parentheses: ``bucket(16, id) desc, ts``."""
+    terms, depth = [""], 0
+    for char in text:
+        depth += (char == "(") - (char == ")")
+        if char == "," and depth == 0:
+            terms.append("")
+        else:
+            terms[-1] += char
+    return [term.strip() for term in terms]
+
+
+def _branch(given: Arguments) -> WriteOptions:
+    return {} if given.get("branch") is None else {"branch": str(given["branch"])}
+
+
+def _rewrite_data_files(table: TableHandle, given: Arguments) -> ProcedureRows:
+    strategy, by = _order(given)
+    options: WriteOptions = {**_branch(given), "options": given.get("options") or {}}
+    done = services.compacted(table._destination, given.get("where"), strategy, by, options)
+    return _result(
+        done.commit,
+        rewritten_data_files_count=done.rewritten_files,
+        added_data_files_count=done.added_files,
+        rewritten_bytes_count=done.rewritten_bytes,
+        failed_data_files_count=done.failed_files,
+        removed_delete_files_count=done.removed_delete_files,
     )
+
+
+def _rewrite_position_delete_files(table: TableHandle, given: Arguments) -> ProcedureRows:
+    done = table.rewrite_position_deletes(given.get("where"), options=given.get("options") or {})
+    summary = _summary(table, done)
+    return _result(
+        done,
+        rewritten_delete_files_count=_number(summary, "removed-delete-files"),
+        added_delete_files_count=_number(summary, "added-delete-files"),
+        rewritten_bytes_count=_number(summary, "removed-files-size"),
+        added_bytes_count=_number(summary, "added-files-size"),
+    )
+
+
+def _rewrite_manifests(table: TableHandle, given: Arguments) -> ProcedureRows:
+    fields = [] if given.get("sort_by") is None else [str(each) for each in given["sort_by"]]
+    done = table.rewrite_manifests(spec_id=given.get("spec_id"), sort_by=fields)
+    summary = _summary(table, done)
+    return _result(
+        done,
+        rewritten_manifests_count=_number(summary, manifests.REPLACED),
+        added_manifests_count=_number(summary, manifests.CREATED),
+    )
+
+
+def _summary(table: TableHandle, done: Commit) -> Mapping[str, str]:
+    """Of the snapshot that a commit made; empty: it made none."""
+    if not done.changed or done.snapshot_id is None:
+        return {}
+    found = table._metadata().snapshot(done.snapshot_id)
+    return {} if found is None else found.summary
+
+
+def _number(summary: Mapping[str, str], key: str) -> int:
+    text = str(summary.get(key, ""))
+    return int(text) if text.isdigit() else 0
 
 
 def _expire_snapshots(table: TableHandle, given: Arguments) -> ProcedureRows:
@@ -185,7 +266,9 @@ _PROCEDURES = {
     "fast_forward": _Procedure(
         ("branch", "to"), (), lambda table, given: table.fast_forward(given["branch"], given["to"])
     ),
-    "rewrite_data_files": _Procedure((), ("strategy", "sort_order", "options", "where"), _rewrite_data_files),
+    "rewrite_data_files": _Procedure((), ("strategy", "sort_order", "options", "where", "branch"), _rewrite_data_files),
+    "rewrite_position_delete_files": _Procedure((), ("options", "where"), _rewrite_position_delete_files),
+    "rewrite_manifests": _Procedure((), ("use_caching", "spec_id", "sort_by"), _rewrite_manifests),
     "expire_snapshots": _Procedure(
         (),
         (

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
@@ -128,6 +128,32 @@ def stage_copies(
     return CopiedFiles(files, _runs_by_file(files, runs))
 
 
+def stage_reordered(
+    rows: pa.Table,
+    runs: Sequence[Run],
+    *,
+    metadata: TableMetadata,
+    storage: Storage,
+    spec_id: int,
+    partition: tuple[Any, ...],
+    sort_order_id: int | None = None,
+    runtime: Runtime = SYSTEM,
+    options: Mapping[str, str] | None = None,
+) -> CopiedFiles:
+    """Copy rows of existing files in another order. ``runs``: where they came from; without any, that is not recorded
+    (``Write.copies``). On any failure every file is removed again.
+    """
+    layout = _layout_of(metadata, options or {}, spec_id=spec_id, purpose="copies")
+    staging = Staging(layout, storage, runtime)
+    with staging.durable_or_gone():
+        for batch in rows.to_batches():
+            if batch.num_rows:
+                staging.add_to(partition, conform_to(batch, layout.schema, layout.target))
+    files = tuple(replace(file, sort_order_id=sort_order_id) for file in staging.done)
+    by_file = _runs_by_file(files, runs) if runs else {file.file_path: () for file in files}
+    return CopiedFiles(files, by_file)
+
+
 def _extend(runs: list[Run], source: str, numbers: pa.Int64Array) -> None:
     """Append rows to the runs: consecutive positions extend a run, a gap starts another."""
     steps = pc.subtract(numbers.slice(1), numbers.slice(0, len(numbers) - 1))
@@ -143,7 +169,7 @@ def _extend(runs: list[Run], source: str, numbers: pa.Int64Array) -> None:
             runs.append(Run(source, first, end - start))
 
 
-def _runs_by_file(files: tuple[DataFile, ...], runs: list[Run]) -> dict[str, tuple[Run, ...]]:
+def _runs_by_file(files: Sequence[DataFile], runs: Sequence[Run]) -> dict[str, tuple[Run, ...]]:
     """The runs of each file: rows fill one file after the other, so the files' row counts divide the runs."""
     found: dict[str, tuple[Run, ...]] = {}
     waiting = iter(runs)
@@ -262,7 +288,7 @@ def _cached_write_layout(
         spec,
         order,
         target=arrow_schema(in_files),
-        plan=statistics.plan(in_files, dict(properties), bounded),
+        plan=statistics.plan(in_files, {**dict(properties), **dict(options)}, bounded),
         settings=settings,
         locations=locations,
         partition=tuple(_source(schema, each.source_id, each.transform) for each in split_by),
@@ -301,6 +327,8 @@ _CODECS = {"zstd": "zstd", "gzip": "gzip", "snappy": "snappy", "lz4": "lz4", "br
 
 def _settings(properties: dict[str, str], options: Mapping[str, str]) -> _WriterSettings:
     for name, value in options.items():
+        if name.startswith(statistics.COLUMN_MODE):
+            continue
         if name not in _OPTIONS:
             raise InvalidInput(f"The write option {name!r} is unknown", advice=suggestion(name, _OPTIONS))
         properties[_OPTIONS[name]] = str(value)
@@ -391,8 +419,27 @@ def _read(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
 
 def _split(batch: pa.RecordBatch, sources: tuple[_Source, ...]) -> Iterator[tuple[tuple[Any, ...], pa.RecordBatch]]:
     """The batch's rows by partition, each part copied: a slice would keep the whole batch in memory."""
+    for values, mine in _parts(batch, sources):
+        yield values, (batch if mine is None or len(mine) == batch.num_rows else batch.take(mine))
+
+
+def rows_by_partition(
+    rows: pa.Table, metadata: TableMetadata, spec_id: int
+) -> Iterator[tuple[tuple[Any, ...], pa.Int64Array | None]]:
+    """Which rows belong to which partition of a spec, in their order; None: all of them."""
+    layout = _layout_of(metadata, {}, spec_id=spec_id, purpose="rows")
+    batches = rows.combine_chunks().to_batches()
+    assert len(batches) <= 1, "the rows are in one piece"
+    for batch in batches:
+        yield from _parts(conform_to(batch, layout.schema, layout.target), layout.partition)
+
+
+def _parts(
+    batch: pa.RecordBatch, sources: tuple[_Source, ...]
+) -> Iterator[tuple[tuple[Any, ...], pa.Int64Array | None]]:
+    """The partitions of a batch and the numbers of their rows; None: all rows."""
     if not sources:
-        yield (), batch
+        yield (), None
         return
     encoded = [_encoded(batch, source) for source in sources]
     codes = encoded[0].indices
@@ -410,7 +457,7 @@ def _split(batch: pa.RecordBatch, sources: tuple[_Source, ...]) -> Iterator[tupl
             _value(each.dictionary[each.indices[first].as_py()], source)
             for each, source in zip(encoded, sources, strict=True)
         )
-        yield values, (batch if len(mine) == batch.num_rows else batch.take(mine))
+        yield values, mine
         start = end
 
 
@@ -431,7 +478,23 @@ def _value(scalar: Any, source: _Source) -> Any:
 
 
 def _sorted(rows: pa.Table, sort: tuple[tuple[_Source, SortField], ...]) -> pa.Table:
-    """The rows in the table's order. Nulls and NaN get separate sort keys, as Arrow orders them differently."""
+    """The rows in the table's order."""
+    order = _sort_indices(rows, sort)
+    return rows if order is None else rows.take(order)
+
+
+def sort_indices(rows: pa.Table, schema: Schema, order: SortOrder) -> pa.UInt64Array | None:
+    """The numbers of the rows in this order; None: the order has no columns. ``rows`` have the schema's columns."""
+    return _sort_indices(rows, sort_columns(schema, order))
+
+
+def sort_columns(schema: Schema, order: SortOrder) -> tuple[tuple[_Source, SortField], ...]:
+    """The columns of an order with their transforms, as a layout has those of the table's order."""
+    return tuple((_source(schema, each.source_id, each.transform), each) for each in order.fields)
+
+
+def _sort_indices(rows: pa.Table, sort: tuple[tuple[_Source, SortField], ...]) -> pa.UInt64Array | None:
+    """Nulls and NaN get separate sort keys, as Arrow orders them differently."""
     from pyiceberg.table.sorting import NullOrder, SortDirection
 
     batch = rows.combine_chunks().to_batches()[0]
@@ -451,7 +514,7 @@ def _sorted(rows: pa.Table, sort: tuple[tuple[_Source, SortField], ...]) -> pa.T
             directions.append((f"nan{position}", direction))
         keys[f"value{position}"] = values
         directions.append((f"value{position}", direction))
-    return rows.take(pc.sort_indices(pa.table(keys), sort_keys=directions)) if keys else rows
+    return pc.sort_indices(pa.table(keys), sort_keys=directions) if keys else None
 
 
 # Writing

@@ -15,6 +15,7 @@ from frazil.on_spark.session import active as active_session
 from frazil.on_spark.session import checked as checked_session
 from frazil.table.call import Call
 from frazil.table.destination import Destination
+from frazil.table.guard import guarded
 from frazil.table.options import (
     WriteOptions,
     check_branch,
@@ -24,8 +25,9 @@ from frazil.table.options import (
     chosen_on_conflict,
     isolation_level,
 )
+from frazil.table.source import CurrentTable
 
-_ON_BOUND_SESSION = ("delete", "update", "compact", "merge")
+_ON_BOUND_SESSION = ("delete", "update", "compact", "resolve_deletes", "merge")
 
 
 def begin(
@@ -57,6 +59,8 @@ def begin(
     )
     named = {"branch": branch, **parameters}
     identity, found = destination.identify(options.get("commit_id"), verb, named, metadata, branch)
+    if found is None and isinstance(source, CurrentTable) and not options.get("dry_run"):
+        metadata = guarded(source, metadata, branch)
     return Call(
         view=View(source.lake.storage, runtime, metadata, branch, name),
         settings=settings,

@@ -18,6 +18,7 @@ from frazil.dml.view import Settings, View
 from frazil.format.metadata import TableMetadata
 from frazil.format.updates import apply
 from frazil.model import Commit
+from frazil.table.guard import came_back
 
 Build = Callable[[View, Settings], Write]
 
@@ -110,8 +111,11 @@ class Evaluated:
         after = _changed(call.before, head)
         if after is None or (self.statement.is_by_name and not _has_names(call.view.schema, after.schema())):
             return None
+        if came_back(call.view.storage, after, call.view.branch):
+            # Copies of rows that are back would be too young for the delete that is to be put back (rule P43).
+            return None
         view = replace(call.view, metadata=after, kept=None)
-        if self.write.kind is Kind.REWRITE and _has_base(self.write, after):
+        if self.write.kind is Kind.REWRITE and not self.write.is_of_metadata and _has_base(self.write, after):
             return replace(self, write=without_lost_groups(self.write, view))
         view = continued(call.view, self.write, view, takes_back=self.statement.takes_back)
         return replace(self.statement, call=replace(call, view=view)).evaluated()

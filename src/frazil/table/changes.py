@@ -55,7 +55,7 @@ class TableChange:
         change = MetadataChange(base.uuid, self.make(base), name=self.verb.replace("_", " "))
         reads = _without_nulls(destination.source, base, self.becoming_required(base))
         send = partial(destination.change, change, base, identity=identity, retry=options.get("retry"), reads=reads)
-        return recorded_service(destination, change.name, send)
+        return recorded_service(destination, change.name, lambda _progress: send())
 
 
 def _without_nulls(source: Source, base: TableMetadata, columns: Sequence[BoundColumn]) -> tuple[Write, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol, TypeVar
 
 from frazil.commit.context import OnPhase
 from frazil.commit.loop import commit
@@ -12,13 +12,15 @@ from frazil.commit.operations import Identity, MetadataChange, Operation, Write,
 from frazil.commit.results import find_commit
 from frazil.commit.retry import Retry, from_properties
 from frazil.commit.unit import EvaluatedStatement
-from frazil.errors import InvalidInput
+from frazil.errors import ConflictError, InvalidInput
 from frazil.format.metadata import MAIN, TableMetadata
 from frazil.model import Commit, Ident
 from frazil.services.after_commit import after_commit
 from frazil.services.execution import recorded
+from frazil.services.progress import NoProgress, ServiceProgress
 from frazil.services.registry import outcome_of
 from frazil.table.call import Statement
+from frazil.table.guard import came_back, guarded
 from frazil.table.options import WriteOptions, checked_commit_id
 from frazil.table.source import CurrentTable, Source
 
@@ -53,6 +55,11 @@ class Destination(Protocol):
         """Evaluate a statement, and commit its write or keep it."""
         ...
 
+    @property
+    def is_atomic(self) -> bool:
+        """All calls together are one commit."""
+        ...
+
     def change(
         self,
         change: MetadataChange,
@@ -69,15 +76,21 @@ class Destination(Protocol):
         ...
 
 
-def recorded_service(destination: Destination, verb: str, run: Callable[[], Result]) -> Result:
+def recorded_service(
+    destination: Destination,
+    verb: str,
+    run: Callable[[ServiceProgress], Result],
+    progress: ServiceProgress | None = None,
+) -> Result:
     """Run a service that was called by hand, and keep it in the timeline if it commits by itself.
 
-    All its commits are one action.
+    All its commits are one action. ``progress``: the caller's, which is told instead of the timeline.
     """
+    told = progress or NoProgress()
     if not isinstance(destination, CommitNow):
-        return run()
+        return run(told)
     with recorded(destination.lake, destination.ident, verb) as action:
-        done = run()
+        done = run(told if action is None or progress is not None else action)
         if action is not None:
             action.complete(outcome_of(done))
     return done
@@ -89,6 +102,7 @@ class CommitNow:
 
     lake: Lake
     ident: Ident
+    is_atomic: ClassVar[bool] = False
 
     @property
     def source(self) -> CurrentTable:
@@ -112,6 +126,17 @@ class CommitNow:
         return identity, found
 
     def run(self, statement: Statement) -> Commit:
+        try:
+            return self._run(statement)
+        except ConflictError:
+            branch, newest = statement.call.view.branch, self.source.metadata()
+            is_broken = bool(came_back(self.lake.storage, newest, branch))
+            if not (is_broken and statement.is_whole and statement.call.on_conflict == "redo"):
+                raise
+        # Another engine's rewrite brought rows back while it ran: evaluated again once they are gone (rule P43).
+        return self._run(replace(statement, call=statement.call.on(guarded(self.source, newest, branch))))
+
+    def _run(self, statement: Statement) -> Commit:
         call = statement.call
         with self.lake.staging.staging(call.view.metadata, at_once=call.engine.name == "spark"):
             evaluated = statement.evaluated()
@@ -151,6 +176,7 @@ class Refuse:
     """A table that can only be read."""
 
     source: Source
+    is_atomic: ClassVar[bool] = True
 
     def accept(self, *_given: Any, **_named: Any) -> NoReturn:
         raise InvalidInput(

@@ -20,9 +20,12 @@ from frazil.format.times import Moment
 from frazil.model import Commit, Snapshot
 from frazil.read.changes import Changes
 from frazil.read.scan import Scan, ScannedFile
+from frazil.services.compaction import CompactionPlan
 from frazil.services.context import OnDeletion
+from frazil.services.leases import Claim
 from frazil.services.orphans import OrphanReport
-from frazil.table import changes, reads, upkeep, writes
+from frazil.services.progress import ServiceProgress
+from frazil.table import changes, reads, services, upkeep, writes
 from frazil.table.begin import begin
 from frazil.table.call import Build, Call, Statement
 from frazil.table.destination import Destination
@@ -200,15 +203,69 @@ class TableHandle:
         self,
         where: str | None = None,
         *,
-        strategy: Literal["binpack"] = "binpack",
+        strategy: Literal["binpack", "sort", "zorder", "hilbert"] = "binpack",
         by: Sequence[str] | None = None,
+        progress: ServiceProgress | None = None,
+        claim: Claim | None = None,
         **options: Unpack[WriteOptions],
     ) -> Commit:
-        """Rewrite small files into larger ones, without deleted rows. The rows and their order stay the same.
+        """Rewrite files without deleted rows: small ones into larger ones ("binpack"), or sorted.
 
-        Concurrent deletes and updates of the compacted rows apply to its output.
+        "sort" orders the rows of each partition by the terms of ``by`` (``["ts desc nulls last", "id"]``) or the
+        table's sort order; "zorder" and "hilbert" keep rows together that are near in several columns, of any type.
+        ``where`` selects files by their statistics. ``options`` are those of Iceberg's rewrite_data_files.
+
+        Concurrent deletes and updates of the rewritten rows apply to the output. Large tables are committed group by
+        group: of several commits the last one is returned, with the counts of all. ``progress`` is told of each;
+        ``claim`` is asked for each group, and leaves it to another service by False.
         """
-        return writes.compact(self._destination, where, strategy, by, options)
+        return services.compact(self._destination, where, strategy, by, options, progress, claim)
+
+    def compaction_plan(
+        self,
+        where: str | None = None,
+        *,
+        strategy: Literal["binpack", "sort", "zorder", "hilbert"] = "binpack",
+        by: Sequence[str] | None = None,
+        **options: Unpack[WriteOptions],
+    ) -> CompactionPlan:
+        """What ``compact()`` would do now: its groups of files, commit by commit. Nothing is written."""
+        return services.compaction_plan(self._destination, where, strategy, by, options)
+
+    def resolve_deletes(
+        self, where: str | None = None, *, progress: ServiceProgress | None = None, **options: Unpack[WriteOptions]
+    ) -> Commit:
+        """Turn equality deletes, which upserts write, into position deletes. Every engine can read the table then.
+
+        Only files that a key may be in, by partition and bounds, are read. ``where`` selects data files by their
+        statistics; an equality delete that may reach others stays. Concurrent writers do not conflict with it.
+        """
+        return services.resolve_deletes(self._destination, where, options, progress)
+
+    def rewrite_position_deletes(
+        self, where: str | None = None, *, progress: ServiceProgress | None = None, **options: Unpack[WriteOptions]
+    ) -> Commit:
+        """Put the position deletes of each data file into one file, and remove delete files that apply to nothing.
+
+        Data files with one delete file of their own stay as they are. Options: ``min-input-files`` (2: how many delete
+        files a data file must have) and ``rewrite-all``.
+        """
+        return services.rewrite_position_deletes(self._destination, where, options, progress)
+
+    def rewrite_manifests(
+        self,
+        *,
+        spec_id: int | None = None,
+        sort_by: Sequence[str] = (),
+        progress: ServiceProgress | None = None,
+        **options: Unpack[WriteOptions],
+    ) -> Commit:
+        """Cluster the manifests by partition and give them the size ``commit.manifest.target-size-bytes``, so that
+        scans read fewer of them. Data files stay as they are, and concurrent appends do not conflict.
+
+        ``sort_by``: partition fields to cluster by first. ``spec_id``: only manifests of one partition spec.
+        """
+        return services.rewrite_manifests(self._destination, spec_id, sort_by, options, progress)
 
     def cherry_pick(self, snapshot: int, **options: Unpack[WriteOptions]) -> Commit:
         """Repeat, on top of the newest rows, what one snapshot of another branch did. No file is written for it."""

@@ -206,6 +206,8 @@ def transaction_sink(table: Table, sink_id: str, write: object, options: WriteOp
 class MoveSinkMark:
     """A destination for one write, whose commit moves a sink's mark as well."""
 
+    is_atomic = True
+
     def __init__(self, inner: Destination, mark: SinkMark) -> None:
         self._inner = inner
         self._mark: SinkMark | None = mark

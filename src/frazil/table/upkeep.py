@@ -48,7 +48,7 @@ def expire_snapshots(
         newest = head.metadata.ref_snapshot_id()
         return Commit(newest, head.metadata.last_sequence_number, "", attempts=0, changed=False, expired=expired)
     send = partial(change.run, destination, retry, commit_id)
-    return recorded_service(destination, EXPIRE, partial(expiry.run, context, send, delete_files=delete_files))
+    return recorded_service(destination, EXPIRE, lambda _progress: expiry.run(context, send, delete_files=delete_files))
 
 
 def own_commit(destination: Destination, what: str) -> CommitNow:
@@ -76,7 +76,7 @@ def remove_orphans(
     if dry_run:
         return search()
     own.lake.check_writable()
-    return recorded_service(own, ORPHANS, search)
+    return recorded_service(own, ORPHANS, lambda _progress: search())
 
 
 def _fence(destination: CommitNow, grace_ms: int) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import replace
-from functools import partial
 
 import pyarrow as pa
 
@@ -15,7 +14,6 @@ from frazil.dml.add_files import add_files as build_add_files
 from frazil.dml.add_files import checked_paths, name_mapping_of, read_footers
 from frazil.dml.assignments import is_column
 from frazil.dml.cherry_pick import cherry_pick as pick
-from frazil.dml.compact import Claim
 from frazil.dml.engine import ARROW, Engine
 from frazil.dml.matching import GivenRows, Matching, default_mode, matching
 from frazil.dml.merge import Merge, Source
@@ -29,7 +27,7 @@ from frazil.model import Commit, Isolation
 from frazil.stage.rows import opened
 from frazil.table.begin import begin
 from frazil.table.call import Build, Call, Statement
-from frazil.table.destination import Destination, recorded_service
+from frazil.table.destination import Destination
 from frazil.table.options import MODES, UPSERT_MODES, Mode, UpsertMode, WriteOptions, chosen_mode
 
 Params = Mapping[str, object]
@@ -289,28 +287,6 @@ def row_delta(
         by_key=keys is not None,
         is_whole=False,
     )
-
-
-def compact(
-    destination: Destination,
-    where: str | None,
-    strategy: str,
-    by: Sequence[str] | None,
-    options: WriteOptions,
-    claim: Claim = lambda _paths: True,
-) -> Commit:
-    if strategy != "binpack" or by is not None:
-        raise Unsupported("compact() supports only bin-packing in this release", advice="Leave strategy and by out")
-    call = begin(destination, "compact", options, {"where": where})
-    condition = None if where is None else _condition(where, call, case_sensitive=False)
-    if call.found is not None:
-        return call.found
-    statement = Statement(
-        call, lambda view, settings: call.engine.compact(view, settings, condition, claim), is_whole=True
-    )
-    if call.dry_run:
-        return _run(destination, statement)
-    return recorded_service(destination, "compact", partial(_run, destination, statement))
 
 
 def cherry_pick(destination: Destination, snapshot: int, options: WriteOptions) -> Commit:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from frazil.commit.operations import Identity, MetadataChange
 from frazil.commit.operations import Write as Staged
@@ -44,6 +44,8 @@ class _Observed:
     inner: CommitNow
     process: Process
     write: Write
+    is_atomic: ClassVar[bool] = True
+    """The oracle looks for one commit of each step."""
 
     @property
     def source(self) -> CurrentTable:
