@@ -1262,6 +1262,15 @@ MUTANTS = (
         unseen="no actor is another engine that compacts",
     ),
     Mutant(
+        "a delete is put back whose file an expiry is going to delete",
+        "P42",
+        "frazil.commit.build:check_staged_files",
+        "if metadata.snapshot(each) is None",
+        "if False",
+        tests="test_p42_a_delete_that_an_expiry",
+        unseen="no actor is another engine that compacts",
+    ),
+    Mutant(
         "a statement is redone on rows that came back",
         "P43",
         "frazil.table.call:Evaluated.on",

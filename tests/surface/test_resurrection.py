@@ -11,7 +11,10 @@ import pytest
 import frazil
 from frazil.catalog.base import Proposal
 from frazil.commit.context import Phase
+from frazil.commit.loop import commit
+from frazil.commit.operations import Identity
 from frazil.commit.snapshot_layout import add_snapshot
+from frazil.errors import CommitFailed
 from frazil.format.manifests import (
     DATA_MANIFEST,
     DELETE_MANIFEST,
@@ -21,7 +24,7 @@ from frazil.format.manifests import (
     write_manifest_list,
 )
 from frazil.model import Entry, Status
-from frazil.services.resurrection import RESTORED, returned
+from frazil.services.resurrection import RESTORED, returned, write_back
 
 QUICK = frazil.Retry(tries=6, base_ms=0)
 
@@ -111,6 +114,29 @@ def broken(table: frazil.Table) -> None:
     assert content(table) == AFTER
     foreign_rewrite(table, age=1)
     assert content(table) == BACK, "the row is back"
+
+
+@pytest.mark.parametrize("has_expired", [False, True])
+def test_p42_a_delete_that_an_expiry_is_going_to_delete_is_not_put_back(
+    lake: frazil.Lake, table: frazil.Table, *, has_expired: bool
+) -> None:
+    """The guard has found it, and the snapshot that names the file expires before the guard commits."""
+    broken(table)
+    storage, metadata = lake.storage, lake.catalog.load(table._source.ident).metadata
+    back = write_back(metadata, "main", returned(storage, metadata, "main"))
+    if has_expired:
+        table.expire_snapshots("2100-01-01T00:00:00Z", 1, delete_files=False)
+    context, identity = lake.commit_context(table._source.ident), Identity("back", "", given=False)
+    if has_expired:
+        with pytest.raises(CommitFailed, match="may be deleted"):
+            commit(context, [back], identity, QUICK)
+        assert content(table) == BACK
+    else:
+        commit(context, [back], identity, QUICK)
+        assert content(table) == AFTER
+    table.expire_snapshots("2100-01-01T00:00:00Z", 1)
+    table.append(rows([100]))
+    assert content(table) == [*(BACK if has_expired else AFTER), (100, 100)]
 
 
 def restored(table: frazil.Table) -> list[str]:

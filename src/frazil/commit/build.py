@@ -108,7 +108,16 @@ class Scope:
 
 
 def check_staged_files(unit: TableUnit, metadata: TableMetadata, scope: Scope) -> None:
-    """An orphan clean-up may have removed files of an old operation (rule P35). Raises CommitFailed."""
+    """An orphan clean-up may have removed files of an old operation (rule P35), and an expiry those that are put back
+    (rule P42). Raises CommitFailed.
+    """
+    expired = [each for step in unit.writes for each in step.write.named_by if metadata.snapshot(each) is None]
+    if expired:
+        raise CommitFailed(
+            f"Delete files are not put back into {unit.ident}: they may be deleted at any moment",
+            evidence=f"The snapshot {expired[0]}, which named them, has expired",
+            advice="Nothing was committed. Delete the rows that came back again",
+        )
     now = scope.runtime.now_ms()
     old = [
         step.manifests

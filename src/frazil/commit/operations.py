@@ -152,6 +152,8 @@ class Write:
     """New delete files: position deletes of one data file each, or equality deletes."""
     numbers: Mapping[str, int] = field(default_factory=dict)
     """Those of ``deletes`` that were in the table before, with the sequence numbers that they had (P43)."""
+    named_by: frozenset[int] = frozenset()
+    """The snapshots that name these files. Once one of them has expired, its files may be deleted (P42)."""
     positions: Mapping[str, BitMap64] = field(default_factory=dict)
     """Remaining data file → the rows that ``deletes`` deletes from it by position."""
     touched: Mapping[str, DataFile] = field(default_factory=dict)

@@ -58,6 +58,7 @@ def returned(storage: Storage, metadata: TableMetadata, branch: str, since: int 
 
 def write_back(metadata: TableMetadata, branch: str, found: Iterable[Returned]) -> Write:
     """The write that puts delete files back, with the sequence numbers that they had."""
+    found = tuple(found)
     entries = [each.entry for each in found]
     return Write(
         Kind.REWRITE,
@@ -66,6 +67,7 @@ def write_back(metadata: TableMetadata, branch: str, found: Iterable[Returned]) 
         branch=branch,
         deletes=tuple(entry.file for entry in entries),
         numbers={entry.file.file_path: entry.sequence_number or 0 for entry in entries},
+        named_by=frozenset(each.snapshot.parent_snapshot_id or 0 for each in found),
         owns_files=False,
         own_snapshot=True,
         snapshot_properties={RESTORED: str(len(entries))},

@@ -10,7 +10,7 @@ from frazil import observe
 from frazil.commit.loop import commit
 from frazil.commit.operations import Identity
 from frazil.commit.retry import Retry
-from frazil.errors import ConflictError, RetriesExhausted
+from frazil.errors import CommitFailed
 from frazil.format.metadata import TableMetadata
 from frazil.format.storage import Storage
 from frazil.services.resurrection import Returned, returned, write_back
@@ -49,7 +49,8 @@ def guarded(source: CurrentTable, metadata: TableMetadata, branch: str) -> Table
     identity = Identity(str(runtime.new_uuid()), "", given=False, origin=source.lake.origin("restore deletes"))
     try:
         commit(source.lake.commit_context(source.ident), write_back(metadata, branch, found), identity, Retry(_TRIES))
-    except (ConflictError, RetriesExhausted) as error:
-        # Another writer has put them back already, or commits so often that the next statement has to.
+    except CommitFailed as error:
+        # Another writer has put them back already, or commits so often that the next statement has to; or what named
+        # them has just expired.
         observe.log.info("the deletes of %s were not put back by this statement: %s", source.ident, error.problem)
     return source.metadata()
