@@ -253,6 +253,34 @@ def test_p44_two_compactions_split_the_groups_by_leases(lake: frazil.Lake) -> No
     assert stray_files(table) == set()
 
 
+def in_two_commits(table: frazil.Table) -> dict[str, str]:
+    """Properties with which two groups of files are a file's worth of data."""
+    size = max(each.bytes for each in table.files())
+    return {**SERVICE, "frazil.services.small-files": "8", "write.target-file-size-bytes": str(21 * size // 10)}
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_a_compaction_in_several_commits_is_one_action(lake: frazil.Lake, *, by_hand: bool) -> None:
+    table = partitioned(lake)
+    table.set_properties(in_two_commits(table))
+    if by_hand:
+        table.compact()
+    else:
+        assert [each.error for each in lake.services().run(once=True)] == [None]
+    (entry,) = table.timeline()
+    assert (entry.service, entry.state, entry.done, entry.total) == ("compact", ActionState.COMPLETED, 2, 2)
+    metadata = lake.catalog.load(EVENTS).metadata
+    made = entry.outcome["commit_ids"]
+    assert len(made) == len({*made}) == 2
+    if not by_hand:
+        found = [lake.catalog.find_commit(metadata, each) for each in made]
+        landed = [each.snapshot_id for each in found if each is not None]
+        assert landed == [each.snapshot_id for each in table.history()[-2:]]
+        assert made[0] == entry.action_id
+    assert (entry.outcome["files_removed"], entry.plan["files"], len(table.files())) == (8, 8, 4)
+    assert ids(table) == list(range(8))
+
+
 def test_p44_with_leases_ignored_exactly_one_of_two_lands(lake: frazil.Lake) -> None:
     table = partitioned(lake)
     others: list[frazil.Commit] = []

@@ -390,13 +390,15 @@ def test_branches_tags_and_procedures(lake: frazil.Lake) -> None:
         "options => map('target-file-size-bytes', '1000000'))"
     )
     assert done.commit.files_removed == 2
-    assert dict(zip(done.columns, done.rows[0], strict=True)) == {
-        "rewritten_data_files_count": 2,
-        "added_data_files_count": 1,
-        "rewritten_bytes_count": done.rows[0][2],
-        "failed_data_files_count": 0,
-        "removed_delete_files_count": 0,
-    }
+    assert done == [
+        {
+            "rewritten_data_files_count": 2,
+            "added_data_files_count": 1,
+            "rewritten_bytes_count": done[0]["rewritten_bytes_count"],
+            "failed_data_files_count": 0,
+            "removed_delete_files_count": 0,
+        }
+    ]
     lake.sql("ALTER TABLE shop.events DROP BRANCH audit")
     lake.sql("ALTER TABLE shop.events DROP TAG IF EXISTS nope")
     lake.sql(

@@ -39,10 +39,12 @@ class ServiceCommits:
     options: WriteOptions
     first: Call
     is_shared: bool = False
-    """Other services may take a part of the work. A given commit id then names the first of the commits."""
+    """Other services may take a part of the work. A given commit id is that of the first commit then, and the others
+    have it with a number.
+    """
     is_whole: bool = True
     """A conflict evaluates it again on the newest version."""
-    _is_used: bool = False
+    _begun: int = 0
 
     @property
     def is_atomic(self) -> bool:
@@ -50,16 +52,18 @@ class ServiceCommits:
         return self.destination.is_atomic or (self.first.identity.given and not self.is_shared)
 
     def view(self) -> View:
-        if not self._is_used:
+        if not self._begun:
             return self.first.view
         return replace(self.first.view, metadata=self.destination.source.metadata())
 
     def commit(self, build: Build) -> Commit:
         call = self.first
-        if self._is_used:
-            again = cast("WriteOptions", {name: each for name, each in self.options.items() if name != "commit_id"})
-            call = _named(begin(self.destination, "compact", again, {}), self.verb)
-        self._is_used = True
+        if self._begun:
+            again = {name: each for name, each in self.options.items() if name != "commit_id"}
+            if call.identity.given:
+                again["commit_id"] = f"{call.identity.commit_id}-{self._begun}"
+            call = _named(begin(self.destination, "compact", cast("WriteOptions", again), {}), self.verb)
+        self._begun += 1
         return self.destination.run(Statement(call, build, self.is_whole))
 
 
