@@ -332,15 +332,16 @@ def test_p39_many_positions_stay_on_the_executors(
 
 
 def landing(patch: pytest.MonkeyPatch, act: Act) -> None:
-    """When the statement has checked the tables that its query read, and has not made its first attempt."""
-    plain_check, left = Transaction._check_other_tables, [act]
+    """When the statement is evaluated, and has not made its first attempt."""
+    plain_units, left = Transaction._units, [act]
 
-    def late(self: Transaction) -> None:
-        plain_check(self)
+    def late(self: Transaction) -> Any:
+        found = plain_units(self)
         if left:
             left.pop()()
+        return found
 
-    patch.setattr(Transaction, "_check_other_tables", late)
+    patch.setattr(Transaction, "_units", late)
 
 
 UPSERTING = """MERGE INTO shop.t USING (SELECT id, -v AS v FROM {}) s ON t.id = s.id

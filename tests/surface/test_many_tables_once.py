@@ -67,6 +67,20 @@ def test_p40_an_earlier_call_that_lands_meanwhile_is_noticed_in_a_table_that_was
     assert 99 not in values(lake, "s.c")
 
 
+def test_p9_a_transaction_that_reads_one_table_and_writes_another_runs_out_of_tries(lake: frazil.Lake) -> None:
+    """Whether an earlier call with its commit id has landed meanwhile is looked up in both."""
+
+    def lose() -> None:
+        lake.table("s.b").append([row(99, 0)])
+
+    tx = held(lake, Phase.PREPARED, lose, commit_id="pay-1", retry=frazil.Retry(tries=1))
+    assert tx.table("s.a").scan(where="id = 2").count() == 1
+    tx.table("s.b").append([row(7, 0)])
+    with pytest.raises(frazil.RetriesExhausted):
+        tx.commit()
+    assert set(values(lake, "s.b")) == {1, 2, 99}
+
+
 def test_p40_a_table_that_was_created_with_the_commit_is_found_again(lake: frazil.Lake) -> None:
     results: list[Any] = []
 

@@ -199,6 +199,14 @@ def test_a_commit_id_with_other_values_is_another_operation(table: frazil.Table)
         table.delete("id = :u", params={"u": 2}, commit_id="d1")
 
 
+def test_a_set_is_the_same_operation_in_whatever_order_it_is_iterated(table: frazil.Table) -> None:
+    # Numbers that collide are in the order of their insertion; texts are in another order in every process.
+    one, other = set([1, 9]), set([9, 1])  # noqa: C405
+    assert list(one) != list(other)
+    table.delete("id IN (:ids)", params={"ids": one}, commit_id="d1")
+    assert table.delete("id IN (:ids)", params={"ids": other}, commit_id="d1").already_committed
+
+
 def test_uuids_and_times_are_values_too() -> None:
     lake = frazil.connect("memory://")
     lake.create_namespace("ns")

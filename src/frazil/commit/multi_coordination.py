@@ -118,7 +118,7 @@ class MultiCoordination:
         """An earlier call with this commit id may have landed while this one lost (rule P9)."""
         with contextlib.suppress(FrazilError):
             load = self._context.catalog.load
-            return self._attempt({}).landed_in({each.ident: load(each.ident) for each in self.unit.written})
+            return self._attempt({}).landed_in({each.ident: load(each.ident) for each in self.unit.tables})
         return None
 
 

@@ -280,6 +280,11 @@ class MetadataChange:
 Operation = Write | MetadataChange
 
 
+def spelled(value: object) -> str:
+    """A value as a parameter of ``digest``. Sets are sorted: one of texts has another order in every process."""
+    return repr(sorted(value, key=repr) if isinstance(value, set | frozenset) else value)
+
+
 def digest(verb: str, **parameters: object) -> str:
     """Identifies an operation, so that one commit id means one operation. Values are hashed: they may be personal."""
     try:

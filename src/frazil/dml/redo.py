@@ -56,7 +56,8 @@ def continued(before: View, write: Write, after: View, *, takes_back: bool = Fal
     if takes_back:
         rows = RowCounts()
     else:
-        rows = _fewer(write, {path: _deleted_rows(write, path, old, before) for path in dirty})
+        # Counting reads files: in the same order in every process.
+        rows = _fewer(write, {path: _deleted_rows(write, path, old, before) for path in sorted(dirty)})
     return replace(after, kept=Kept(replace(_without(write, dirty), rows=rows), left, frozenset(dirty)))
 
 

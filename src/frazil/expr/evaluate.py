@@ -38,7 +38,6 @@ from frazil.expr.nodes import (
     decimal_shape,
     is_decimal,
 )
-from frazil.format.arrow_schema import to_arrow_schema
 
 if TYPE_CHECKING:
     from pyiceberg.types import IcebergType
@@ -134,6 +133,8 @@ def _naive_micros(array: Value) -> Value:
 def denormalize(array: Value, kind: IcebergType) -> Value:
     """The inverse of ``normalize``: to the type that a table's rows have. Values that do not fit raise."""
     # Imported here: this module is pickled by value for executors that have only pyarrow.
+    from frazil.format.arrow_schema import to_arrow_schema
+
     target: Any = to_arrow_schema(kind, include_field_ids=False)
     if isinstance(target, pa.BaseExtensionType):
         return arrow.ExtensionArray.from_storage(target, array.cast(target.storage_type))

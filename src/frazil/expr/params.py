@@ -103,7 +103,8 @@ def _checked(name: str, value: object) -> object:
                 f"The parameter :{name} is an empty list, and IN needs a value",
                 advice="An empty IN selects no row, and an empty NOT IN every row: decide before the call",
             )
-        items = list(value)
+        # A set of texts has another order in every process, and the values become part of the SQL of a condition.
+        items = sorted(value, key=repr) if isinstance(value, set | frozenset) else list(value)
         for each in items:
             if isinstance(each, list | tuple | set | frozenset):
                 raise _unsupported(name, each)

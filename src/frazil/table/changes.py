@@ -12,7 +12,7 @@ from functools import partial
 
 from frazil.commit import binding
 from frazil.commit.intents import Intent
-from frazil.commit.operations import MetadataChange, Write
+from frazil.commit.operations import MetadataChange, Write, spelled
 from frazil.commit.retry import Retry
 from frazil.dml.nulls import checked_without_nulls
 from frazil.dml.view import View
@@ -48,7 +48,7 @@ class TableChange:
         options = destination.accept(self.verb, options)
         base = destination.source.metadata()
         # By the call's arguments, not by the intent: once a rename has landed, its intent cannot be made again.
-        named = {key: value if isinstance(value, Mapping) else repr(value) for key, value in self.parameters.items()}
+        named = {key: value if isinstance(value, Mapping) else spelled(value) for key, value in self.parameters.items()}
         identity, found = destination.identify(options.get("commit_id"), self.verb, named, base, self.branch)
         if found is not None:
             return found

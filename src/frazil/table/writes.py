@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from frazil.commit.binding import make_schema_union
 from frazil.commit.intents import PropertyChange, UnpartitionedSpec
-from frazil.commit.operations import MetadataChange
+from frazil.commit.operations import MetadataChange, spelled
 from frazil.dml.add_files import add_files as build_add_files
 from frazil.dml.add_files import checked_paths, name_mapping_of, read_footers
 from frazil.dml.assignments import is_column
@@ -300,7 +300,7 @@ def _named(parameters: Mapping[str, object], params: Params | None) -> Mapping[s
     """What identifies a call. Without ``params`` it is what earlier versions made of it."""
     if params is None:
         return parameters
-    return {**parameters, "params": {name: repr(value) for name, value in params.items()}}
+    return {**parameters, "params": {name: spelled(value) for name, value in params.items()}}
 
 
 def _condition(where: str, call: Call, case_sensitive: bool) -> Filter:
