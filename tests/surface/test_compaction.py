@@ -451,3 +451,23 @@ def test_a_service_that_is_to_stop_ends_after_what_is_committed(table: frazil.Ta
     assert (len(told.parts), done.files_removed) == (3, 3)
     assert content(table) == BEFORE
     assert files_of(table) == named_files(table)
+
+
+@pytest.mark.parametrize("parts", [1, 8])
+def test_what_has_landed_is_no_error_if_the_catalog_does_not_answer_afterwards(
+    table: frazil.Table, monkeypatch: pytest.MonkeyPatch, parts: int
+) -> None:
+    told, catalog = Told(), table._lake.catalog
+    load = catalog.load
+
+    def load_until_then(ident: Any) -> Any:
+        if len(told.parts) == parts:
+            raise frazil.CatalogUnavailable("no answer")
+        return load(ident)
+
+    monkeypatch.setattr(catalog, "load", load_until_then)
+    done = table.compact(options=ALL_GROUPS_APART, progress=told)
+    monkeypatch.undo()
+    assert (done.changed, done.files_removed) == (True, parts)
+    assert content(table) == BEFORE
+    assert files_of(table) == named_files(table)

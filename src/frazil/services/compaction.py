@@ -13,10 +13,18 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from frazil import observe
 from frazil.commit.operations import Write
 from frazil.dml.rewrite import Ordering, Rewriting
 from frazil.dml.view import Settings, View
-from frazil.errors import ConflictError, InvalidInput, RetriesExhausted
+from frazil.errors import (
+    CommitUnknown,
+    ConflictError,
+    FrazilError,
+    InvalidInput,
+    PartlyCommitted,
+    RetriesExhausted,
+)
 from frazil.expr import Filter, parse_filter
 from frazil.format.partitions import partition_identity
 from frazil.model import Commit, Content
@@ -329,26 +337,42 @@ class _Run:
     landed: list[Commit] = field(default_factory=list)
     tried: set[str] = field(default_factory=set)
     """The files of all groups that were not left to another service."""
+    left: frozenset[str] = frozenset()
+    """Those that are still there."""
     error: ConflictError | RetriesExhausted | None = None
     has_dropped: bool = False
 
     def run(self) -> Compacted:
-        first = found = self.compaction.plan(self.committing.view())
+        first = self.compaction.plan(self.committing.view())
         self.progress.planned(first.to_dict())
-        left: frozenset[str] = frozenset()
+        try:
+            self._commit_rounds(first)
+        except (CommitUnknown, PartlyCommitted):
+            raise
+        except FrazilError as error:
+            if not self._has_landed:
+                raise
+            # An error would say that nothing was committed.
+            observe.log.warning("a compaction of %s ended after a part of it: %s", first.table, error)
+        if self.error is not None and not self._has_landed:
+            raise self.error
+        return self._result(first)
+
+    @property
+    def _has_landed(self) -> bool:
+        return any(each.changed for each in self.landed)
+
+    def _commit_rounds(self, found: CompactionPlan) -> None:
+        """Commit, and plan again what was lost."""
         for _ in range(ROUNDS):
             lost_any = self._commit_all(found)
             if not lost_any or self.committing.is_atomic:
-                break
-            left = self._still_there()
-            found = self.compaction.plan(self.committing.view(), left) if left else found
-            if not left or not found.groups or self.progress.should_stop:
-                break
-        else:
-            left = self._still_there()
-        if self.error is not None and not any(each.changed for each in self.landed):
-            raise self.error
-        return self._result(first, left)
+                return
+            self.left = self._still_there()
+            found = self.compaction.plan(self.committing.view(), self.left) if self.left else found
+            if not self.left or not found.groups or self.progress.should_stop:
+                return
+        self.left = self._still_there()
 
     def _commit_all(self, found: CompactionPlan) -> bool:
         """Whether a group may have been lost."""
@@ -388,16 +412,9 @@ class _Run:
         view = self.committing.view()
         return frozenset(task.file.file_path for task in view.tasks(parse_filter(None, view.schema))) & self.tried
 
-    def _result(self, planned: CompactionPlan, left: Collection[str]) -> Compacted:
-        view = self.committing.view()
-        commit = combined(self.landed)
-        counts = dict.fromkeys(("added-data-files", "deleted-data-files", "removed-delete-files"), 0)
-        for each in self.landed:
-            found = None if not each.changed or each.snapshot_id is None else view.metadata.snapshot(each.snapshot_id)
-            for name in counts:
-                text = "" if found is None else str(found.summary.get(name, ""))
-                counts[name] += int(text) if text.isdigit() else 0
-        rewritten = self.tried - set(left)
+    def _result(self, planned: CompactionPlan) -> Compacted:
+        commit, counts = combined(self.landed), self._counts()
+        rewritten = self.tried - self.left
         done = sum(group.size_in_bytes for group in planned.groups if rewritten.issuperset(group.files))
         return Compacted(
             commit,
@@ -405,9 +422,24 @@ class _Run:
             rewritten_files=counts["deleted-data-files"],
             rewritten_bytes=done if commit.changed else 0,
             added_files=counts["added-data-files"],
-            failed_files=len(left),
+            failed_files=len(self.left),
             removed_delete_files=counts["removed-delete-files"],
         )
+
+    def _counts(self) -> dict[str, int]:
+        """Of the snapshots' summaries; where these cannot be read, what the commits themselves know."""
+        counts = dict.fromkeys(("added-data-files", "deleted-data-files", "removed-delete-files"), 0)
+        try:
+            metadata = self.committing.view().metadata
+        except FrazilError:
+            known = combined(self.landed)
+            return {**counts, "added-data-files": known.files_added, "deleted-data-files": known.files_removed}
+        for each in self.landed:
+            found = None if not each.changed or each.snapshot_id is None else metadata.snapshot(each.snapshot_id)
+            for name in counts:
+                text = "" if found is None else str(found.summary.get(name, ""))
+                counts[name] += int(text) if text.isdigit() else 0
+        return counts
 
 
 def combined(commits: Sequence[Commit]) -> Commit:
