@@ -527,11 +527,11 @@ class Transaction:
         for key in self._staging:
             self.lake.staging.end(key)
         self._staging = []
-        pins, key = self.lake.catalog.pins, self._pin_key
-        if pins is not None and key is not None:
+        pins, pin = self.lake.catalog.pins, self._pin_key
+        if pins is not None and pin is not None:
             self._pin_key = None
             with suppress(FrazilError):
-                pins.unpin(key)
+                pins.unpin(pin)
 
     def _check_writable(self, ident: Ident) -> None:
         """Raises InvalidInput or Unsupported if this table cannot be written to."""
