@@ -214,7 +214,8 @@ class Transaction:
         self._state = "open"
         self._pid = os.getpid()
         self._thread = threading.get_ident()
-        self._pins: list[str] = []
+        self._pin_key: str | None = None
+        """Of the snapshots that it reads; None: none is pinned."""
         self._staging: list[str] = []
         """The transaction's files that are staged, with the lake's watch."""
         self._origin = lake.origin(TRANSACTION)
@@ -508,10 +509,10 @@ class Transaction:
         pins = self.lake.catalog.pins
         if pins is None or not needed:
             return
-        self._pins.append(self.lake.runtime.new_hex())
+        self._pin_key = self._pin_key or self.lake.runtime.new_hex()
         with suppress(CatalogUnavailable, CommitUnknown, PermissionDenied):
             # Without a pin the checks have more to read, and a long transaction may find its files gone.
-            pins.pin(self._pins[-1], metadata.uuid, needed, _PINNED_MS)
+            pins.pin(self._pin_key, metadata.uuid, needed, _PINNED_MS)
         try:
             now = self.lake.catalog.load(ident).metadata
         except NoSuchTable:
@@ -526,11 +527,11 @@ class Transaction:
         for key in self._staging:
             self.lake.staging.end(key)
         self._staging = []
-        for key in self._pins:
+        pins, pin = self.lake.catalog.pins, self._pin_key
+        if pins is not None and pin is not None:
+            self._pin_key = None
             with suppress(FrazilError):
-                if (pins := self.lake.catalog.pins) is not None:
-                    pins.unpin(key)
-        self._pins = []
+                pins.unpin(pin)
 
     def _check_writable(self, ident: Ident) -> None:
         """Raises InvalidInput or Unsupported if this table cannot be written to."""

@@ -320,7 +320,7 @@ def test_p10_a_user_who_may_not_touch_the_table_commits_all_the_same(postgres_ur
         assert owner.read(EVENTS).location == "v3"
 
 
-def test_changes_cost_one_statement_inside_the_swaps_transaction(tmp_path: Path) -> None:
+def test_changes_and_the_order_cost_one_statement_each_inside_the_swaps_transaction(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "catalog.db")
     store.create_namespace(("shop",), {})
     store.insert(EVENTS, "v0")
@@ -334,6 +334,7 @@ def test_changes_cost_one_statement_inside_the_swaps_transaction(tmp_path: Path)
         "UPDATE iceberg_tables SET",
         "INSERT INTO frazil_commits",
         "INSERT INTO frazil_changes",
+        "WITH stamped AS",
         "COMMIT",
     ]
 

@@ -66,7 +66,7 @@ def test_a_short_run_of_frazil_has_no_anomaly(tmp_path: Path) -> None:
     place = sqlite_place("frazil", tmp_path / "lake")
     system = system_of(place)
     system.create()
-    notes = play(place, Workload(clients=2, seconds=3, keys=2))
+    notes = play(place, Workload(clients=2, seconds=6, keys=2))
     system.open()
     history, twins = history_of(system, notes)
     system.close()

@@ -119,9 +119,16 @@ class Database:
 
     def change(self, work: Callable[[Db], T]) -> T:
         """A change without an expected value starts again after a serialization conflict."""
+        return self._again(lambda: self.engine.write(work))
+
+    def change_one(self, sql: str, parameters: Sequence[Any]) -> int:
+        """The same in one statement, which a crash of the machine may undo; how many rows it changed."""
+        return self._again(lambda: self.engine.write_one(sql, parameters))
+
+    def _again(self, send: Callable[[], T]) -> T:
         for _ in range(_SERIALIZATION_CONFLICTS):
             try:
-                return self.engine.write(work)
+                return send()
             except LostRace:
                 continue
         raise CatalogUnavailable(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import orjson
 
@@ -190,16 +189,16 @@ class SqlPins:
         clock = self._engine.clock()
         rows = ", ".join([f"(?, ?, ?, {clock} + ?)"] * len(snapshot_ids))
         insert = f"INSERT INTO {PINS} (pin, table_uuid, snapshot_id, deadline) VALUES {rows} ON CONFLICT DO NOTHING"  # noqa: S608
-
-        def work(db: Db) -> None:
-            db.execute(f"DELETE FROM {PINS} WHERE deadline < {clock}")  # noqa: S608
-            db.execute(insert, [value for each in snapshot_ids for value in (pin, table_uuid, each, lives_ms)])
-
-        resend(lambda _again: self._database.change(work), f"the snapshots of the table {table_uuid} were pinned")
+        values = [value for each in snapshot_ids for value in (pin, table_uuid, each, lives_ms)]
+        # Not durable: with the machine, the transaction that needs the pin ends as well.
+        resend(
+            lambda _again: self._database.change_one(insert, values),
+            f"the snapshots of the table {table_uuid} were pinned",
+        )
 
     def unpin(self, pin: str) -> None:
-        delete: Callable[[Db], Any] = lambda db: db.execute(f"DELETE FROM {PINS} WHERE pin = ?", (pin,))  # noqa: E731, S608
-        resend(lambda _again: self._database.change(delete), f"the pin {pin} was removed")
+        delete = f"DELETE FROM {PINS} WHERE pin = ? OR deadline < {self._engine.clock()}"  # noqa: S608
+        resend(lambda _again: self._database.change_one(delete, (pin,)), f"the pin {pin} was removed")
 
     def pinned(self, table_uuid: str) -> frozenset[int]:
         sql = f"SELECT snapshot_id FROM {PINS} WHERE table_uuid = ? AND deadline > {self._engine.clock()}"  # noqa: S608

@@ -463,7 +463,7 @@ class SnapshotPins(Protocol):
     """Snapshots that open transactions need: commits do not expire them (rule P18)."""
 
     def pin(self, pin: str, table_uuid: str, snapshot_ids: Sequence[int], lives_ms: int) -> None:
-        """Keep these snapshots until ``unpin`` or for so long.
+        """Keep these snapshots until ``unpin`` or for so long. One pin may name several tables.
 
         Without a pin the transaction is slower to check, not wrong.
         """

@@ -99,20 +99,22 @@ class _MemoryPins:
     def __init__(self, access: Access, runtime: Runtime) -> None:
         self.access = access
         self._runtime = runtime
-        self._pins: dict[str, tuple[str, frozenset[int], int]] = {}
+        self._pins: dict[tuple[str, str], tuple[frozenset[int], int]] = {}
+        """(Pin, table) → its snapshots, and until when."""
 
     def pin(self, pin: str, table_uuid: str, snapshot_ids: Sequence[int], lives_ms: int) -> None:
         with self.access.writing():
-            self._pins[pin] = (table_uuid, frozenset(snapshot_ids), self._runtime.now_ms() + lives_ms)
+            self._pins[pin, table_uuid] = (frozenset(snapshot_ids), self._runtime.now_ms() + lives_ms)
 
     def unpin(self, pin: str) -> None:
         with self.access.writing():
-            self._pins.pop(pin, None)
+            for key in [each for each in self._pins if each[0] == pin]:
+                del self._pins[key]
 
     def pinned(self, table_uuid: str) -> frozenset[int]:
         now = self._runtime.now_ms()
         with self.access.reading():
-            found = (ids for uuid, ids, until in self._pins.values() if uuid == table_uuid and until > now)
+            found = (ids for (_, uuid), (ids, until) in self._pins.items() if uuid == table_uuid and until > now)
             return frozenset(each for ids in found for each in ids)
 
 
