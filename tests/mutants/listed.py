@@ -772,7 +772,7 @@ MUTANTS = (
         "a redo counts what it dropped",
         "P39",
         "frazil.dml.redo:continued",
-        "rows = _fewer(write, {path: _deleted_rows(write, path, old, before) for path in dirty})",
+        "rows = _fewer(write, {path: _deleted_rows(write, path, old, before) for path in sorted(dirty)})",
         "rows = write.rows",
     ),
     Mutant(
