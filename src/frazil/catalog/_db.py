@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 from frazil.catalog._refusals import opened_read_only
 from frazil.catalog.base import Notifier
-from frazil.errors import CatalogUnavailable, CommitUnknown
+from frazil.errors import CatalogUnavailable, CommitUnknown, FrazilError, PermissionDenied
 
 T = TypeVar("T")
 _SENDS = 3
@@ -134,6 +134,22 @@ class Database:
             raise CatalogUnavailable(
                 f"{self.shown} is a standby, which may lag behind", advice="Connect to the primary server"
             )
+
+
+def may_insert(engine: SqlEngine, table: str, columns: str) -> bool:
+    """Whether the table is there and this user may add rows to it. True while the database cannot be asked."""
+    # Adds no row, and is refused all the same where adding one would be.
+    sql = f"INSERT INTO {table} ({columns}) SELECT {columns} FROM {table} WHERE 1 = 0"  # noqa: S608
+    try:
+        if not engine.read(lambda db: engine.columns(db, table)):
+            return False
+        engine.write(lambda db: db.execute(sql), keep=lambda _: False)
+    except PermissionDenied:
+        return False
+    except (FrazilError, LostRace):
+        # The database is unavailable for the moment, which says nothing about its tables.
+        return True
+    return True
 
 
 def resend(send: Callable[[bool], T], what: str) -> T:

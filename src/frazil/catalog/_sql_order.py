@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from frazil.catalog._db import Database, Db, LostRace
+from frazil.catalog._db import Database, Db, may_insert
 from frazil.catalog.base import OrderCut, OrderedCommit, PointerMove
 from frazil.catalog.order import (
     ORDER_KEPT,
@@ -19,7 +19,7 @@ from frazil.catalog.order import (
     entry_of,
     is_over,
 )
-from frazil.errors import CatalogUnavailable, FrazilError, PermissionDenied
+from frazil.errors import CatalogUnavailable
 from frazil.model import Ident
 from frazil.runtime import SYSTEM
 
@@ -128,21 +128,7 @@ class SqlOrder:
 
     def refused(self) -> None:
         """After OrderRefused: is it worth trying again, or is the table gone, or closed to this user?"""
-        self.takes_rows = self._may_insert()
-
-    def _may_insert(self) -> bool:
-        # Adds no row, and is refused all the same where adding one would be.
-        sql = f"INSERT INTO {ORDER} ({_COLUMNS}) SELECT {_COLUMNS} FROM {ORDER} WHERE 1 = 0"  # noqa: S608
-        try:
-            if not self._engine.read(lambda db: self._engine.columns(db, ORDER)):
-                return False
-            self._engine.write(lambda db: db.execute(sql), keep=lambda _: False)
-        except PermissionDenied:
-            return False
-        except (FrazilError, LostRace):
-            # The database is unavailable for the moment, which says nothing about its tables.
-            return True
-        return True
+        self.takes_rows = may_insert(self._engine, ORDER, _COLUMNS)
 
     # Reading
 

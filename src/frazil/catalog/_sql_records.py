@@ -7,11 +7,11 @@ from typing import Any
 
 import orjson
 
-from frazil.catalog._db import Database, Db, DuplicateRow, LostRace, Rows, resend
+from frazil.catalog._db import Database, Db, DuplicateRow, Rows, may_insert, resend
 from frazil.catalog._queue import SqlQueue, record_of
 from frazil.catalog._sql_order import Clause
 from frazil.catalog.base import ChangeRecord, CommitRecord, DroppedManifestLists
-from frazil.errors import CatalogUnavailable, FrazilError, PermissionDenied, StorageError
+from frazil.errors import CatalogUnavailable, PermissionDenied, StorageError
 
 COMMITS, CHANGES, DROPPED, PINS = "frazil_commits", "frazil_changes", "frazil_dropped", "frazil_pins"
 CREATE = {
@@ -156,24 +156,10 @@ class SqlChangeLog:
 
     def refused(self) -> None:
         """After ChangesRefused: is it worth trying again, or is the table gone, or closed to this user?"""
-        self.takes_changes = self._may_insert()
+        self.takes_changes = may_insert(self._engine, CHANGES, "table_uuid, sequence_number, snapshot_id, body")
 
     def _table_exists(self) -> bool:
         return bool(self._engine.read(lambda db: self._engine.columns(db, CHANGES)))
-
-    def _may_insert(self) -> bool:
-        # Adds no row, and is refused all the same where adding one would be.
-        sql = f"INSERT INTO {CHANGES} SELECT * FROM {CHANGES} WHERE 1 = 0"  # noqa: S608
-        try:
-            if not self._table_exists():
-                return False
-            self._engine.write(lambda db: db.execute(sql), keep=lambda _: False)
-        except PermissionDenied:
-            return False
-        except (FrazilError, LostRace):
-            # The database is unavailable for the moment, which says nothing about its tables.
-            return True
-        return True
 
 
 class SqlPins:

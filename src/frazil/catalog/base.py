@@ -129,7 +129,7 @@ class PointerMove:
     previous: str | None
     """None: there was no such table."""
     location: str | None
-    """None: there is no such table any more."""
+    """None: the table was dropped."""
     about: str = ""
     """What else is known of it, as ``order.about`` wrote it."""
 

@@ -63,7 +63,7 @@ class Scope(Protocol):
     def drop_table(self, lake: Any, name: Name, *, purge: bool) -> None: ...
 
     def check_outside(self, what: str, why: str) -> None:
-        """Raises Unsupported inside a transaction, for a statement that is no part of one."""
+        """Raises Unsupported inside a transaction, for a statement that must run outside of one."""
         ...
 
 
